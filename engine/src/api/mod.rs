@@ -1,0 +1,3 @@
+//! The proto boundary: conversion, services, status, listeners.
+
+pub mod pb;

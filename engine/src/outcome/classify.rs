@@ -1,0 +1,232 @@
+//! The one decision from kernel evidence to verdict. Pure: no clock, no file, no text of the code's.
+
+use super::{Fault, FaultDetail, FaultKind};
+
+/// What is known about a step when it is over. Each field comes from the kernel or from the engine's own clock.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Evidence {
+    /// The sandbox was not built, or the child did not reach the code's exec.
+    pub startup: Option<StartupFailure>,
+    /// The program asked for could not be executed.
+    pub exec: Option<ExecFailure>,
+    /// The seccomp listener told of a system call on the kill list.
+    pub notification: Option<Notification>,
+    /// OOM kills that this sandbox's cgroup counted during the step.
+    pub oom_kills: u64,
+    /// Bytes of anonymous, shared and tmpfs memory at the kill, where known.
+    pub memory_max: Option<u64>,
+    pub workspace_full: Option<u64>,
+    /// Our deadline fired: milliseconds that were allowed.
+    pub deadline_ms: Option<u64>,
+    pub cancelled: bool,
+    /// The main process's wait status, when it ended before the sandbox did.
+    pub wait_status: Option<i32>,
+    /// The code was executed: before that a deadline is a failed start.
+    pub started: bool,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StartupFailure {
+    /// The step of the plan that failed.
+    pub step: String,
+    pub errno: Option<i32>,
+    /// One sentence of facts: what it acted on and what the kernel said.
+    pub message: String,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ExecFailure {
+    pub path: Vec<u8>,
+    pub errno: i32,
+    pub looked_in: Vec<String>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Notification {
+    pub syscall: String,
+    pub args: Vec<u64>,
+    pub pid: i32,
+    pub program: String,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Verdict {
+    /// 128 + signal for a death by signal.
+    pub exit_code: i32,
+    pub signal: Option<i32>,
+    pub fault: Option<Fault>,
+}
+
+const SIGKILL: i32 = 9;
+
+/// Decides how a step ended, first match first: startup, exec, escape, oom, workspace, deadline, cancel, SIGKILL,
+/// and else the program's own end.
+#[must_use]
+pub fn classify(evidence: &Evidence) -> Verdict {
+    let killed = |kind, message: String| Verdict {
+        exit_code: 128 + SIGKILL,
+        signal: Some(SIGKILL),
+        fault: Some(Fault {
+            kind,
+            message,
+            detail: FaultDetail::default(),
+        }),
+    };
+    if let Some(failure) = &evidence.startup {
+        return startup_failed(failure);
+    }
+    if let Some(failure) = &evidence.exec {
+        return exec_failed(failure);
+    }
+    if let Some(notification) = &evidence.notification {
+        return escape_blocked(notification);
+    }
+    if evidence.oom_kills > 0 {
+        let cap = evidence
+            .memory_max
+            .map_or_else(String::new, |bytes| format!(" (limit {} MiB)", bytes >> 20));
+        return killed(
+            FaultKind::Oom,
+            format!("the sandbox ran out of memory{cap} and was stopped"),
+        );
+    }
+    if let Some(max) = evidence.workspace_full {
+        return killed(
+            FaultKind::WorkspaceFull,
+            format!("the workspace grew past its limit of {max} bytes and the sandbox was stopped"),
+        );
+    }
+    // A main process that ended by itself before the deadline or the cancel was acted on keeps its own end.
+    if evidence.wait_status.is_none() {
+        if let Some(ms) = evidence.deadline_ms {
+            if !evidence.started {
+                return startup_failed(&StartupFailure {
+                    step: "start".into(),
+                    errno: None,
+                    message: format!(
+                        "the sandbox was still being built when the time limit of {} passed",
+                        seconds(ms)
+                    ),
+                });
+            }
+            return killed(
+                FaultKind::Timeout,
+                format!(
+                    "the time limit of {} passed and the sandbox was stopped",
+                    seconds(ms)
+                ),
+            );
+        }
+        if evidence.cancelled {
+            return killed(
+                FaultKind::Cancelled,
+                "the caller cancelled the step and the sandbox was stopped".into(),
+            );
+        }
+    }
+    match evidence.wait_status {
+        None => killed(
+            FaultKind::Killed,
+            "the sandbox was killed from outside; the kernel does not tell by whom".into(),
+        ),
+        Some(status) => own_end(status),
+    }
+}
+
+/// The end that a wait status tells.
+fn own_end(status: i32) -> Verdict {
+    let signal = status & 0x7f;
+    if signal == 0 {
+        return Verdict {
+            exit_code: (status >> 8) & 0xff,
+            signal: None,
+            fault: None,
+        };
+    }
+    let fault = (signal == SIGKILL).then(|| Fault {
+        kind: FaultKind::Killed,
+        message: "the program was killed with SIGKILL; the kernel does not tell by whom".into(),
+        detail: FaultDetail::default(),
+    });
+    Verdict {
+        exit_code: 128 + signal,
+        signal: Some(signal),
+        fault,
+    }
+}
+
+fn startup_failed(failure: &StartupFailure) -> Verdict {
+    Verdict {
+        exit_code: 125,
+        signal: None,
+        fault: Some(Fault {
+            kind: FaultKind::StartupFailed,
+            message: failure.message.clone(),
+            detail: FaultDetail {
+                step: Some(failure.step.clone()),
+                errno: failure.errno,
+                ..FaultDetail::default()
+            },
+        }),
+    }
+}
+
+fn exec_failed(failure: &ExecFailure) -> Verdict {
+    let name = String::from_utf8_lossy(&failure.path)
+        .escape_debug()
+        .to_string();
+    let missing = failure.errno == libc::ENOENT;
+    let why = match failure.errno {
+        libc::ENOENT if failure.looked_in.is_empty() => {
+            "there is no such file in the sandbox, or its interpreter is missing".to_string()
+        }
+        libc::ENOENT => format!("looked in {}", failure.looked_in.join(", ")),
+        libc::EACCES => "it is not an executable file".to_string(),
+        libc::ENOEXEC => "it is not a program that this machine can execute".to_string(),
+        libc::E2BIG => "the arguments and the environment are too long".to_string(),
+        errno => std::io::Error::from_raw_os_error(errno).to_string(),
+    };
+    let verb = if missing {
+        "was not found"
+    } else {
+        "cannot be executed"
+    };
+    Verdict {
+        exit_code: if missing { 127 } else { 126 },
+        signal: None,
+        fault: Some(Fault {
+            kind: FaultKind::ExecFailed,
+            message: format!("{name} {verb}: {why}"),
+            detail: FaultDetail {
+                errno: Some(failure.errno),
+                path: Some(failure.path.clone()),
+                ..FaultDetail::default()
+            },
+        }),
+    }
+}
+
+fn escape_blocked(notification: &Notification) -> Verdict {
+    Verdict {
+        exit_code: 159,
+        signal: Some(31),
+        fault: Some(Fault {
+            kind: FaultKind::EscapeBlocked,
+            message: format!(
+                "the system call {} is not allowed in a sandbox; process {} was stopped, and the sandbox with it",
+                notification.syscall, notification.pid
+            ),
+            detail: FaultDetail {
+                syscall: Some(notification.syscall.clone()),
+                syscall_args: notification.args.clone(),
+                pid: Some(notification.pid),
+                program: Some(notification.program.clone()),
+                ..FaultDetail::default()
+            },
+        }),
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{} s", std::time::Duration::from_millis(ms).as_secs_f64())
+}

@@ -1,0 +1,164 @@
+//! Parsed request words: a name, size or path exists only in parsed form here. No I/O, no protobuf.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// One mistake in a request: which field, and what would be right.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Violation {
+    /// The option's name as the user writes it, with an index or key where there is one: `mounts["/etc"]`.
+    pub field: String,
+    /// One sentence: what is wrong, and the right spelling.
+    pub description: String,
+    /// Whether a mount rule refused it (Python: `MountRefused`).
+    pub mount_refused: bool,
+}
+
+/// The posture of a session, parsed.
+#[derive(Clone, Debug)]
+pub struct SandboxSpec {
+    pub image: Image,
+    pub interpreter: Option<Interpreter>,
+    pub workspace: WorkspaceSource,
+    pub limits: Limits,
+    pub timeout: Duration,
+    pub network: Network,
+    pub mounts: Vec<Mount>,
+    pub tmpfs: Vec<Tmpfs>,
+    pub env: BTreeMap<String, String>,
+    /// Bytes kept of each stream.
+    pub max_output: u64,
+    /// Refuse to start when a limit that was asked for cannot be enforced.
+    pub enforce_limits: bool,
+    pub track_files: bool,
+    /// Names at the top of a given workspace that are read-only for the code.
+    pub protect: Vec<String>,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Image {
+    Host,
+}
+
+/// The caller's own interpreter, as it describes itself.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Interpreter {
+    pub executable: PathBuf,
+    pub prefixes: Vec<PathBuf>,
+    pub version: String,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum WorkspaceSource {
+    /// A directory of the engine's, removed at close.
+    Private,
+    /// The caller's directory, resolved; kept. Made at session creation when it is missing.
+    Given { path: PathBuf, allow_sockets: bool },
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes; none: uncapped.
+    pub memory: Option<u64>,
+    /// Tasks; none: uncapped.
+    pub pids: Option<u64>,
+    /// Thousandths of a core; none: uncapped.
+    pub cpu: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Network {
+    None,
+    Host,
+}
+
+/// A directory or file of the host in the sandbox.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Mount {
+    /// Resolved: no link is left in it.
+    pub source: PathBuf,
+    /// Device and inode of what was judged; the mount is refused when they are another's by then.
+    pub identity: (u64, u64),
+    pub target: PathBuf,
+    pub read_only: bool,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Tmpfs {
+    pub target: PathBuf,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// One execution, parsed.
+#[derive(Clone, Debug)]
+pub struct StepSpec {
+    pub program: Program,
+    /// From the start of the sandbox; none: the session's.
+    pub timeout: Option<Duration>,
+    /// Outer none: the session's; inner none: uncapped.
+    pub memory: Option<Option<u64>>,
+    pub env: BTreeMap<String, String>,
+    /// In the sandbox, absolute.
+    pub cwd: PathBuf,
+    pub stdin: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Program {
+    Argv(Vec<Vec<u8>>),
+    Code {
+        language: Language,
+        source: Vec<u8>,
+        args: Vec<Vec<u8>>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub enum Language {
+    Python,
+    Bash,
+    Sh,
+    Javascript,
+}
+
+impl Language {
+    pub const ALL: [Self; 4] = [Self::Python, Self::Bash, Self::Sh, Self::Javascript];
+
+    /// The name in requests.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Bash => "bash",
+            Self::Sh => "sh",
+            Self::Javascript => "javascript",
+        }
+    }
+
+    /// The interpreter's file name, looked for on the sandbox's PATH.
+    #[must_use]
+    pub const fn interpreter(self) -> &'static str {
+        match self {
+            Self::Python => "python3",
+            Self::Bash => "bash",
+            Self::Sh => "sh",
+            Self::Javascript => "node",
+        }
+    }
+
+    /// The ending of the file that holds the code.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Python => "py",
+            Self::Bash | Self::Sh => "sh",
+            Self::Javascript => "js",
+        }
+    }
+}
