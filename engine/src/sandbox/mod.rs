@@ -1,1 +1,12 @@
-//! sandbox
+//! Isolation, one file per mechanism. Everything here runs in the launcher and in what it forks: single-threaded
+//! processes that know no session and no request beyond plain `spec` words.
+
+pub mod cgroup;
+pub mod child;
+pub mod identity;
+pub mod init;
+pub mod plan;
+pub mod rootfs;
+pub mod seccomp;
+pub mod skeleton;
+pub mod tree;

@@ -1,1 +1,9 @@
-//! supervise
+//! One step from go to the death of its sandbox: output with caps, deadline, cancellation, kernel events. Yields
+//! evidence; decides nothing.
+
+mod capture;
+mod listener;
+mod step;
+mod stream;
+
+pub use step::{Observed, Orders, watch};

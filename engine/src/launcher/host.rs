@@ -1,0 +1,388 @@
+//! The launcher itself: it sees the host's tree, builds roots, clones trees, makes realms, and cleans up after a dead
+//! engine. Requests are short; it never waits for anything but the next one.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::UnshareFlags;
+
+use super::message::{
+    FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
+    TreeRequest,
+};
+use super::{realm, scratch};
+use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
+use crate::sandbox::plan::{Context, Step, StepError};
+use crate::sandbox::rootfs::{self, RootSpec};
+use crate::sandbox::{seccomp, tree};
+use crate::sys::clone::{Child, Namespaces, fork};
+use crate::sys::exec::exit_now;
+use crate::sys::mount::{Attributes, set_attributes};
+use crate::sys::{datagram, signal};
+
+/// Roots kept for later slots; past it the oldest is let go.
+const MAX_ROOTS: usize = 32;
+
+/// The life of a launcher; `engine` is its socket.
+pub fn main(engine: &OwnedFd) -> ! {
+    let code = match live(engine) {
+        Ok(()) => 0,
+        Err(error) => {
+            let refused: Result<Ready, StepError> = Err(error);
+            // A peer that is gone needs no telling.
+            let _ = datagram::send(engine.as_fd(), &refused, &[]);
+            1
+        }
+    };
+    exit_now(code)
+}
+
+fn live(engine: &OwnedFd) -> Result<(), StepError> {
+    let Some((setup, _)) =
+        datagram::receive::<Setup>(engine.as_fd()).at(Step::Realm, "the engine")?
+    else {
+        return Ok(());
+    };
+    signal::block_all().at(Step::Realm, "signals")?;
+    // Compiled here once, so that what is forked from here has them.
+    seccomp::base_filter();
+    seccomp::step_filter();
+    let mode = Mode::of_this_process().at(Step::UserNamespace, "capabilities")?;
+    enter_namespaces(mode)?;
+    let mut launcher = Launcher {
+        mode,
+        roots_at: setup.state.join("roots"),
+        roots: Vec::new(),
+        roots_made: 0,
+        realms: HashMap::new(),
+        owner_maps: HashMap::new(),
+    };
+    fs::create_dir_all(&launcher.roots_at).at(Step::RootTmpfs, "the engine's directory")?;
+    let ready: Result<Ready, StepError> = Ok(Ready { mode });
+    datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
+    while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
+        launcher.answer(engine.as_fd(), request, descriptors)?;
+    }
+    // The engine is gone: nothing that it made may stay.
+    launcher.realms.clear();
+    for (_, _, place) in launcher.roots.drain(..) {
+        let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+    }
+    scratch::remove_all(&setup);
+    Ok(())
+}
+
+/// Leaves the host's user namespace when there is no right to mount in it, and in any case its mounts.
+fn enter_namespaces(mode: Mode) -> Result<(), StepError> {
+    if let Mode::Rootless { uid, gid } = mode {
+        rustix::thread::unshare(UnshareFlags::NEWUSER).at(Step::UserNamespace, "unshare")?;
+        write_proc("/proc/self/setgroups", "deny").at(Step::UserNamespace, "setgroups")?;
+        write_proc("/proc/self/uid_map", &format!("{BOX_ID} {uid} 1"))
+            .at(Step::UserNamespace, "uid_map")?;
+        write_proc("/proc/self/gid_map", &format!("{BOX_ID} {gid} 1"))
+            .at(Step::UserNamespace, "gid_map")?;
+    }
+    rustix::thread::unshare(UnshareFlags::NEWNS).at(Step::MountNamespace, "unshare")?;
+    // Mounts that the host makes later still arrive; ours never leave.
+    mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
+    )
+    .at(Step::MountNamespace, "propagation")
+}
+
+fn write_proc(path: &str, text: &str) -> io::Result<()> {
+    let fd = openat(
+        CWD,
+        path,
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        FileMode::empty(),
+    )?;
+    rustix::io::write(fd, text.as_bytes())?;
+    Ok(())
+}
+
+/// A realm as the launcher holds it; dropping it kills all that is in it.
+#[derive(Debug)]
+struct Realm {
+    socket: OwnedFd,
+    child: Child,
+    ids: Option<HostIds>,
+    namespace: OwnedFd,
+}
+
+impl Drop for Realm {
+    fn drop(&mut self) {
+        let _ = rustix::process::pidfd_send_signal(
+            self.child.pidfd.as_fd(),
+            rustix::process::Signal::KILL,
+        );
+        let _ = rustix::process::waitid(
+            rustix::process::WaitId::PidFd(self.child.pidfd.as_fd()),
+            rustix::process::WaitIdOptions::EXITED,
+        );
+    }
+}
+
+#[derive(Debug)]
+struct Launcher {
+    mode: Mode,
+    roots_at: PathBuf,
+    roots: Vec<(RootSpec, OwnedFd, PathBuf)>,
+    roots_made: u64,
+    realms: HashMap<RealmId, Realm>,
+    /// User namespaces that translate one owner to a realm's user.
+    owner_maps: HashMap<(RealmId, u32, u32), OwnedFd>,
+}
+
+impl Launcher {
+    fn answer(
+        &mut self,
+        engine: BorrowedFd<'_>,
+        request: ToLauncher,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), StepError> {
+        let done = match request.request {
+            LauncherRequest::MakeRealm(id) => self
+                .make_realm(id)
+                .map(|user| (LauncherReply::Realm { user }, None)),
+            LauncherRequest::DropRealm(id) => {
+                self.drop_realm(id);
+                Ok((LauncherReply::Done, None))
+            }
+            LauncherRequest::MakeProcess { realm, role, root } => self
+                .make_process(realm, role, &root, descriptors)
+                .map(|()| (LauncherReply::Done, None)),
+            LauncherRequest::CloneTree(request) => self.clone_tree(&request).map(|(reply, fd)| (reply, Some(fd))),
+        };
+        let (result, tree) = match done {
+            Ok((reply, tree)) => (Ok(reply), tree),
+            Err(error) => (Err(error), None),
+        };
+        let reply = FromLauncher {
+            number: request.number,
+            result,
+        };
+        let beside: Vec<_> = tree.iter().map(AsFd::as_fd).collect();
+        datagram::send(engine, &reply, &beside).at(Step::Realm, "the engine")
+    }
+
+    fn make_realm(&mut self, id: RealmId) -> Result<u32, StepError> {
+        let operand = format!("realm {id}");
+        let (ours, theirs) = datagram::pair().at(Step::Realm, operand.clone())?;
+        let ids = match self.mode {
+            Mode::Root => Some(HostIds::nth(id).at(Step::Realm, "id maps")?),
+            Mode::Rootless { .. } => None,
+        };
+        let mut namespaces = Namespaces::PID.and(Namespaces::MOUNT).and(Namespaces::IPC);
+        if ids.is_some() {
+            namespaces = namespaces.and(Namespaces::USER);
+        }
+        // The realm takes its ids when they are mapped: it waits for one byte.
+        let (go_read, go_write) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Realm, "pipe")?;
+        let child = fork(namespaces, None).at(Step::Realm, operand.clone())?;
+        let Some(child) = child else {
+            drop(go_write);
+            let mut byte = [0];
+            if rustix::io::read(&go_read, &mut byte) != Ok(1) {
+                exit_now(1);
+            }
+            keep_only(&theirs);
+            realm::main(&theirs, ids.is_some());
+        };
+        let realm = Realm {
+            namespace: open_namespace(child.pid).at(Step::Realm, operand.clone())?,
+            socket: ours,
+            child,
+            ids,
+        };
+        if let Some(ids) = ids {
+            let line = ids.map_line();
+            for map in ["uid_map", "gid_map"] {
+                write_proc(&format!("/proc/{}/{map}", realm.child.pid), &line)
+                    .at(Step::Realm, map)?;
+            }
+        }
+        rustix::io::write(&go_write, b"x").at(Step::Realm, operand)?;
+        self.realms.insert(id, realm);
+        Ok(match (self.mode, ids) {
+            (_, Some(ids)) => ids.user(),
+            (Mode::Rootless { uid, .. }, None) => uid,
+            (Mode::Root, None) => BOX_ID,
+        })
+    }
+
+    fn drop_realm(&mut self, id: RealmId) {
+        self.realms.remove(&id);
+        self.owner_maps.retain(|(realm, _, _), _| *realm != id);
+    }
+
+    fn realm(&self, id: RealmId) -> Result<&Realm, StepError> {
+        self.realms
+            .get(&id)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+            .at(Step::Realm, format!("realm {id}"))
+    }
+
+    fn make_process(
+        &mut self,
+        id: RealmId,
+        role: Role,
+        root: &RootSpec,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), StepError> {
+        let index = self.root(root)?;
+        let realm = self.realm(id)?;
+        let clone = tree::clone_at(&self.roots[index].1, true).at(Step::CloneTree, "/")?;
+        if realm.ids.is_some_and(|ids| ids.first == 0) {
+            let map = Attributes {
+                id_map: Some(realm.namespace.as_fd()),
+                ..Attributes::default()
+            };
+            // Where a file system of the tree cannot translate owners they show as nobody's, and nothing else changes.
+            let _ = set_attributes(clone.as_fd(), map, true);
+        }
+        let mut beside = vec![clone.as_fd()];
+        beside.extend(descriptors.iter().map(AsFd::as_fd));
+        datagram::send(realm.socket.as_fd(), &ToRealm { role }, &beside)
+            .at(Step::Realm, format!("realm {id}"))
+    }
+
+    /// The index of the root for this spec, built when there is none.
+    fn root(&mut self, spec: &RootSpec) -> Result<usize, StepError> {
+        if let Some(index) = self.roots.iter().position(|(known, _, _)| known == spec) {
+            return Ok(index);
+        }
+        if self.roots.len() >= MAX_ROOTS {
+            let (_, _, place) = self.roots.remove(0);
+            let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+            let _ = fs::remove_dir(&place);
+        }
+        self.roots_made += 1;
+        let place = self.roots_at.join(self.roots_made.to_string());
+        fs::create_dir(&place).at(Step::RootTmpfs, "the engine's directory")?;
+        match rootfs::build(spec, &place) {
+            Ok(root) => {
+                self.roots.push((spec.clone(), root, place));
+                Ok(self.roots.len() - 1)
+            }
+            Err(error) => {
+                let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+                let _ = fs::remove_dir(&place);
+                Err(error)
+            }
+        }
+    }
+
+    fn clone_tree(
+        &mut self,
+        request: &TreeRequest,
+    ) -> Result<(LauncherReply, OwnedFd), StepError> {
+        let operand = request.source.display().to_string();
+        let source = open_source(&request.source).at(Step::CloneTree, operand.clone())?;
+        let stat = fstat(&source).at(Step::CloneTree, operand.clone())?;
+        if request
+            .identity
+            .is_some_and(|identity| identity != (stat.st_dev, stat.st_ino))
+        {
+            let replaced = io::Error::from_raw_os_error(libc::ESTALE);
+            return Err(StepError::new(Step::CloneTree, operand, &replaced));
+        }
+        let clone = tree::clone_at(&source, false).at(Step::CloneTree, operand.clone())?;
+        let attributes = Attributes {
+            read_only: request.read_only,
+            no_suid: true,
+            no_dev: true,
+            private: true,
+            ..Attributes::default()
+        };
+        set_attributes(clone.as_fd(), attributes, false).at(Step::CloneTree, operand)?;
+        let mapped = match self.realm(request.realm)?.ids {
+            Some(ids) if request.map_owner => {
+                self.map_owner(request.realm, ids, stat.st_uid, stat.st_gid, clone.as_fd())?
+            }
+            _ => true,
+        };
+        let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        Ok((LauncherReply::Tree { mapped, directory }, clone))
+    }
+
+    /// Whether the file system could translate the owner.
+    fn map_owner(
+        &mut self,
+        id: RealmId,
+        ids: HostIds,
+        uid: u32,
+        gid: u32,
+        clone: BorrowedFd<'_>,
+    ) -> Result<bool, StepError> {
+        if let std::collections::hash_map::Entry::Vacant(entry) =
+            self.owner_maps.entry((id, uid, gid))
+        {
+            let namespace = user_namespace(
+                &format!("{uid} {} 1", ids.user()),
+                &format!("{gid} {} 1", ids.user()),
+            )
+            .at(Step::MapOwners, format!("owner {uid}:{gid}"))?;
+            entry.insert(namespace);
+        }
+        let map = Attributes {
+            id_map: self.owner_maps.get(&(id, uid, gid)).map(AsFd::as_fd),
+            ..Attributes::default()
+        };
+        Ok(set_attributes(clone, map, false).is_ok())
+    }
+}
+
+/// Opens what is to be mounted, by its resolved name: no link may have come into it since it was judged.
+fn open_source(path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat2(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        FileMode::empty(),
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    )?)
+}
+
+fn open_namespace(pid: i32) -> io::Result<OwnedFd> {
+    Ok(openat(
+        CWD,
+        format!("/proc/{pid}/ns/user"),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        FileMode::empty(),
+    )?)
+}
+
+/// A user namespace with these maps and nobody in it: only its translation is used.
+fn user_namespace(uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
+    let (hold_read, hold_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let Some(child) = fork(Namespaces::USER, None)? else {
+        drop(hold_write);
+        let _ = rustix::io::read(&hold_read, &mut [0]);
+        exit_now(0)
+    };
+    let namespace = write_proc(&format!("/proc/{}/uid_map", child.pid), uid_map)
+        .and_then(|()| write_proc(&format!("/proc/{}/gid_map", child.pid), gid_map))
+        .and_then(|()| open_namespace(child.pid));
+    drop(hold_write);
+    rustix::process::waitid(
+        rustix::process::WaitId::PidFd(child.pidfd.as_fd()),
+        rustix::process::WaitIdOptions::EXITED,
+    )?;
+    namespace
+}
+
+/// Closes everything but standard streams (which are `/dev/null`) and `kept`.
+fn keep_only(kept: &OwnedFd) {
+    if let Ok(number) = u32::try_from(kept.as_raw_fd()) {
+        let _ = crate::sys::exec::close_range(3, number.saturating_sub(1));
+        let _ = crate::sys::exec::close_range(number + 1, u32::MAX);
+    }
+}

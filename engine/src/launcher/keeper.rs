@@ -1,0 +1,260 @@
+//! A keeper sees one session's workspace and nothing else of the host. It looks for changes and serves files, with the
+//! rights of the sandbox's user for files and with an override only for looking and for deleting.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use super::message::{Changes, FromKeeper, Listing, ToKeeper};
+use super::realm::Inherited;
+use super::spawner;
+use crate::sandbox::plan::{Context, KEEPER, Step, StepError};
+use crate::sandbox::tree;
+use crate::sys::datagram;
+use crate::sys::exec::exit_now;
+use crate::workspace::{
+    Budget, FileError, FileReason, PendingWrite, Snapshot, Tree, WorkspacePath, diff, display,
+};
+
+const WORKSPACE: &str = "/workspace";
+/// Mode of a new file when the caller names none.
+const NEW_FILE: u32 = 0o644;
+/// Writes under way at once; a client that opens more has lost some.
+const MAX_WRITES: usize = 256;
+
+/// The life of a keeper.
+pub fn main(inherited: Inherited) -> ! {
+    let Inherited { root, engine, .. } = inherited;
+    let code = match live(&engine, root) {
+        Ok(()) => 0,
+        Err(error) => {
+            // A peer that is gone needs no telling.
+            let _ = datagram::send(engine.as_fd(), &FromKeeper::Broken(error), &[]);
+            1
+        }
+    };
+    exit_now(code)
+}
+
+fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
+    let mut root = Some(root);
+    for step in KEEPER {
+        spawner::one(*step, &mut root, &[])?;
+    }
+    let attach = datagram::receive::<ToKeeper>(engine.as_fd()).at(Step::AttachMount, "engine")?;
+    let Some((ToKeeper::Attach { given }, descriptors)) = attach else {
+        return Ok(());
+    };
+    let mut keeper = Keeper {
+        tree: attach_workspace(descriptors)?,
+        given,
+        latest: None,
+        held: HashMap::new(),
+        writes: HashMap::new(),
+        numbers: 0,
+        stale: true,
+    };
+    send(engine, &FromKeeper::Done, None)?;
+    while let Ok(Some((request, _))) = datagram::receive::<ToKeeper>(engine.as_fd()) {
+        match keeper.answer(request) {
+            Ok((answer, beside)) => send(engine, &answer, beside.as_ref())?,
+            Err(error) => send(engine, &FromKeeper::Failed(error), None)?,
+        }
+    }
+    Ok(())
+}
+
+fn attach_workspace(descriptors: Vec<OwnedFd>) -> Result<Tree, StepError> {
+    let clone = descriptors
+        .into_iter()
+        .next()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        .at(Step::AttachMount, WORKSPACE)?;
+    tree::attach(&clone, Path::new(WORKSPACE)).at(Step::AttachMount, WORKSPACE)?;
+    Tree::open(clone).map_err(|error| {
+        StepError::new(
+            Step::AttachMount,
+            error.to_string(),
+            &io::ErrorKind::InvalidInput.into(),
+        )
+    })
+}
+
+fn send(
+    engine: &OwnedFd,
+    answer: &FromKeeper,
+    beside: Option<&OwnedFd>,
+) -> Result<(), StepError> {
+    let beside: Vec<_> = beside.iter().map(|fd| fd.as_fd()).collect();
+    datagram::send(engine.as_fd(), answer, &beside).at(Step::AttachMount, "the engine")
+}
+
+struct Keeper {
+    tree: Tree,
+    /// The workspace is the caller's own: changes there may be a risk to the caller's tools.
+    given: bool,
+    latest: Option<Rc<Snapshot>>,
+    /// Snapshots that steps under way will be compared with.
+    held: HashMap<u64, Rc<Snapshot>>,
+    writes: HashMap<u64, PendingWrite>,
+    numbers: u64,
+    /// Somebody but a step has written since the latest snapshot.
+    stale: bool,
+}
+
+type Answer = Result<(FromKeeper, Option<OwnedFd>), FileError>;
+
+impl Keeper {
+    fn answer(&mut self, request: ToKeeper) -> Answer {
+        let done = |()| (FromKeeper::Done, None);
+        match request {
+            ToKeeper::Attach { .. } => Err(broken("attached already")),
+            ToKeeper::Begin { rescan } => self.begin(rescan),
+            ToKeeper::Changes { since } => self.changes(since),
+            ToKeeper::OpenRead { path, max } => {
+                let (file, stat) = self.tree.open_read(&WorkspacePath::parse(&path)?, max)?;
+                Ok((FromKeeper::Opened(stat), Some(file)))
+            }
+            ToKeeper::BeginWrite { path, mode } => self.begin_write(&path, mode),
+            ToKeeper::CommitWrite { write } => {
+                let pending = self.write(write)?;
+                self.stale = true;
+                let stat = pending.commit()?;
+                Ok((FromKeeper::Written { size: stat.size }, None))
+            }
+            ToKeeper::AbortWrite { write } => self.write(write).map(drop).map(done),
+            ToKeeper::List {
+                path,
+                recursive,
+                files_only,
+            } => self.list(&path, recursive, files_only),
+            ToKeeper::Stat { path } => {
+                let stat = self.tree.stat(&WorkspacePath::parse_directory(&path)?)?;
+                Ok((FromKeeper::Stat(stat), None))
+            }
+            ToKeeper::MakeDir { path } => {
+                self.stale = true;
+                self.tree
+                    .make_dir(&WorkspacePath::parse(&path)?)
+                    .map(done)
+            }
+            ToKeeper::Remove { path, recursive } => {
+                self.stale = true;
+                self.tree
+                    .remove(&WorkspacePath::parse(&path)?, recursive)
+                    .map(done)
+            }
+            ToKeeper::Rename {
+                source,
+                target,
+                replace,
+            } => {
+                self.stale = true;
+                self.tree
+                    .rename(
+                        &WorkspacePath::parse(&source)?,
+                        &WorkspacePath::parse(&target)?,
+                        replace,
+                    )
+                    .map(done)
+            }
+            ToKeeper::Clear => {
+                self.stale = true;
+                self.tree.clear().map(done)
+            }
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn begin(&mut self, rescan: bool) -> Answer {
+        let snapshot = match &self.latest {
+            Some(latest) if !rescan && !self.stale => Rc::clone(latest),
+            _ => self.scan()?,
+        };
+        let since = self.next();
+        self.held.insert(since, snapshot);
+        Ok((FromKeeper::Begun { since }, None))
+    }
+
+    fn scan(&mut self) -> Result<Rc<Snapshot>, FileError> {
+        let snapshot = Rc::new(self.tree.scan(Budget::default(), self.latest.as_deref())?);
+        self.latest = Some(Rc::clone(&snapshot));
+        self.stale = false;
+        Ok(snapshot)
+    }
+
+    fn changes(&mut self, since: u64) -> Answer {
+        let before = self
+            .held
+            .remove(&since)
+            .ok_or_else(|| broken("no such snapshot"))?;
+        // What a file request changes while a step runs is the step's for all that this tells.
+        let stale = self.stale;
+        let after = self.scan()?;
+        self.stale = stale && !self.held.is_empty();
+        let mut files = diff(&before, &after);
+        if self.given {
+            self.tree.mark_host_risks(&mut files)?;
+        }
+        let changes = Changes {
+            files,
+            truncated: before.truncated || after.truncated,
+        };
+        Ok((FromKeeper::Changes, Some(long("changes", &changes)?)))
+    }
+
+    fn begin_write(&mut self, path: &[u8], mode: Option<u32>) -> Answer {
+        if self.writes.len() >= MAX_WRITES {
+            return Err(broken("too many files are being written at once"));
+        }
+        let pending = self
+            .tree
+            .begin_write(&WorkspacePath::parse(path)?, mode.unwrap_or(NEW_FILE))?;
+        let file = pending
+            .file()
+            .try_clone_to_owned()
+            .map_err(|error| broken(&error.to_string()))?;
+        let write = self.next();
+        self.writes.insert(write, pending);
+        Ok((FromKeeper::Writing { write }, Some(file)))
+    }
+
+    fn write(&mut self, write: u64) -> Result<PendingWrite, FileError> {
+        self.writes
+            .remove(&write)
+            .ok_or_else(|| broken("no such write"))
+    }
+
+    fn list(&self, path: &[u8], recursive: bool, files_only: bool) -> Answer {
+        let path = WorkspacePath::parse_directory(path)?;
+        let listing = self
+            .tree
+            .list(&path, recursive, files_only, Budget::default())?;
+        let listing = Listing {
+            files: listing.entries,
+            truncated: listing.truncated,
+        };
+        Ok((FromKeeper::Listing, Some(long("listing", &listing)?)))
+    }
+}
+
+fn long<T: serde::Serialize>(name: &str, value: &T) -> Result<OwnedFd, FileError> {
+    postcard::to_stdvec(value)
+        .map_err(io::Error::other)
+        .and_then(|bytes| datagram::data(name, &bytes))
+        .map_err(|error| broken(&error.to_string()))
+}
+
+fn broken(message: &str) -> FileError {
+    FileError {
+        path: display(b""),
+        reason: FileReason::Other,
+        message: message.into(),
+    }
+}

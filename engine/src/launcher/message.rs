@@ -1,0 +1,176 @@
+//! What engine, launcher, realm, spawner and keeper say to each other.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::{FileChange, FileStat};
+use crate::sandbox::identity::Mode;
+use crate::sandbox::plan::StepError;
+use crate::sandbox::rootfs::RootSpec;
+use crate::sandbox::skeleton::SkeletonSpec;
+use crate::workspace::FileError;
+
+/// Names a realm: all processes of one host id.
+pub type RealmId = u32;
+
+/// What a realm forks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub enum Role {
+    /// Makes the sandboxes of one slot.
+    Spawner,
+    /// Serves the workspace of one session.
+    Keeper,
+}
+
+/// The first message to a launcher.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// Names the engine's cgroups.
+    pub engine_id: String,
+    /// A directory of the engine's, removed by whoever survives.
+    pub state: PathBuf,
+    /// The directory of private workspaces and homes, removed likewise.
+    pub scratch: PathBuf,
+}
+
+/// The launcher's answer to [`Setup`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ready {
+    pub mode: Mode,
+}
+
+/// A request to the launcher; the answer bears the same number.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToLauncher {
+    pub number: u64,
+    pub request: LauncherRequest,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum LauncherRequest {
+    MakeRealm(RealmId),
+    /// Kills all that is in it.
+    DropRealm(RealmId),
+    /// Beside it: the process's socket to the engine, then descriptors of `cgroup.procs` to join (spawners, cgroup v1).
+    MakeProcess {
+        realm: RealmId,
+        role: Role,
+        root: RootSpec,
+    },
+    /// Answered with the tree beside it.
+    CloneTree(TreeRequest),
+}
+
+/// A part of the host's tree for a sandbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TreeRequest {
+    pub realm: RealmId,
+    /// Resolved: a link in it is refused.
+    pub source: PathBuf,
+    /// Device and inode of what was judged.
+    pub identity: Option<(u64, u64)>,
+    pub read_only: bool,
+    /// Map the source's owner to the sandbox's user, so that files come out owned by who owned the directory.
+    pub map_owner: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FromLauncher {
+    pub number: u64,
+    pub result: Result<LauncherReply, StepError>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub enum LauncherReply {
+    Done,
+    /// `mapped`: owners are translated; otherwise the caller must make the sandbox's host id the owner.
+    Tree { mapped: bool, directory: bool },
+    /// The host id of the sandbox's user.
+    Realm { user: u32 },
+}
+
+/// A request of the launcher to a realm; beside it: the root tree, the socket, the cgroups.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ToRealm {
+    pub role: Role,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ToSpawner {
+    /// Beside it: the tree. Kept for all later sandboxes of the slot. `scratch` is emptied before each.
+    Attach { target: PathBuf, scratch: bool },
+    /// Beside it: the new init's socket, then the cgroup v2 leaf to be born in, if there is one.
+    Prepare(SkeletonSpec),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum FromSpawner {
+    Ready,
+    Attached,
+    /// Beside it: the init's pidfd.
+    Prepared,
+    Failed(StepError),
+}
+
+/// A request to a keeper; answers come in order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ToKeeper {
+    /// Beside it: the workspace tree.
+    Attach { given: bool },
+    /// Looks at the tree now; what changes later counts from here. `rescan`: others than sandboxes may have written.
+    Begin { rescan: bool },
+    /// What changed since the snapshot that `Begin` named. `last`: nobody asks for this snapshot any more.
+    Changes { since: u64 },
+    OpenRead { path: Vec<u8>, max: u64 },
+    BeginWrite { path: Vec<u8>, mode: Option<u32> },
+    CommitWrite { write: u64 },
+    AbortWrite { write: u64 },
+    List {
+        path: Vec<u8>,
+        recursive: bool,
+        files_only: bool,
+    },
+    Stat { path: Vec<u8> },
+    MakeDir { path: Vec<u8> },
+    Remove { path: Vec<u8>, recursive: bool },
+    Rename {
+        source: Vec<u8>,
+        target: Vec<u8>,
+        replace: bool,
+    },
+    /// Removes everything in the workspace, whatever its modes.
+    Clear,
+}
+
+/// An answer of a keeper: in a memfd beside the datagram when it may be long.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum FromKeeper {
+    Done,
+    /// The number of the snapshot to ask changes since.
+    Begun { since: u64 },
+    /// Beside it: a memfd of [`Changes`].
+    Changes,
+    /// Beside it: the file, opened for reading.
+    Opened(FileStat),
+    /// Beside it: the file, opened for writing.
+    Writing { write: u64 },
+    Written { size: u64 },
+    /// Beside it: a memfd of [`Listing`].
+    Listing,
+    Stat(FileStat),
+    Failed(FileError),
+    Broken(StepError),
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Changes {
+    pub files: Vec<FileChange>,
+    pub truncated: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Listing {
+    pub files: Vec<FileStat>,
+    pub truncated: bool,
+}

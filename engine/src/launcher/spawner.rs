@@ -1,0 +1,256 @@
+//! A spawner lives in the finished root of one slot, with the slot's cgroups, network namespace and base filter already
+//! its own. A sandbox is one clone from it, made ahead of the step that will use it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, remove_capability_from_bounding_set,
+    set_capabilities_secure_bits, set_no_new_privs,
+};
+
+use super::message::{FromSpawner, ToSpawner};
+use super::realm::{Inherited, reap};
+use crate::sandbox::plan::{Context, SPAWNER, Step, StepError};
+use crate::sandbox::skeleton::SkeletonSpec;
+use crate::sandbox::{init, seccomp, tree};
+use crate::sys::clone::{Namespaces, fork};
+use crate::sys::exec::{close_range, exit_now};
+use crate::sys::{datagram, keyring, netdevice, signal};
+use crate::workspace::Tree;
+
+/// Where the new root is mounted until it is the root. Any directory of the host's tree serves.
+const STAGING: &str = "/proc";
+
+/// The life of a spawner.
+pub fn main(inherited: Inherited) -> ! {
+    let Inherited {
+        root,
+        engine,
+        cgroups,
+    } = inherited;
+    let code = match live(&engine, root, cgroups) {
+        Ok(()) => 0,
+        Err(error) => {
+            // A peer that is gone needs no telling.
+            let _ = datagram::send(engine.as_fd(), &FromSpawner::Failed(error), &[]);
+            1
+        }
+    };
+    exit_now(code)
+}
+
+fn live(engine: &OwnedFd, root: OwnedFd, cgroups: Vec<OwnedFd>) -> Result<(), StepError> {
+    let mut root = Some(root);
+    for step in SPAWNER {
+        one(*step, &mut root, &cgroups)?;
+    }
+    drop(cgroups);
+    tell(engine, &FromSpawner::Ready, &[])?;
+    serve(engine)
+}
+
+/// Takes one step of a list of the plan.
+pub fn one(step: Step, root: &mut Option<OwnedFd>, cgroups: &[OwnedFd]) -> Result<(), StepError> {
+    match step {
+        Step::DieWithParent => {
+            set_parent_process_death_signal(Some(Signal::KILL)).at(step, "spawner")
+        }
+        Step::JoinCgroups => cgroups.iter().enumerate().try_for_each(|(index, procs)| {
+            rustix::io::write(procs, b"0")
+                .map(drop)
+                .at(step, format!("cgroup.procs {index}"))
+        }),
+        Step::EnterRoot => root
+            .take()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+            .and_then(enter_root)
+            .at(step, "/"),
+        Step::TemplateProc => mount(
+            "proc",
+            "proc",
+            "proc",
+            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+            None,
+        )
+        .at(step, "/proc"),
+        Step::PivotRoot => pivot_root().at(step, "/"),
+        Step::LoopbackUp => netdevice::loopback_up().at(step, "lo"),
+        Step::SessionKeyring => keyring::join_fresh().at(step, "session keyring"),
+        Step::LockSecurebits => set_capabilities_secure_bits(
+            CapabilitiesSecureBits::NO_ROOT
+                | CapabilitiesSecureBits::NO_ROOT_LOCKED
+                | CapabilitiesSecureBits::NO_SETUID_FIXUP
+                | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
+        )
+        .at(step, "securebits"),
+        Step::DropBoundingSet => drop_bounding_set().at(step, "bounding set"),
+        Step::NoNewPrivileges => set_no_new_privs(true).at(step, "no_new_privs"),
+        Step::BaseFilter => {
+            crate::sys::seccomp::load(seccomp::base_filter()).at(step, "base filter")
+        }
+        other => Err(StepError::new(
+            other,
+            "not a step of a spawner",
+            &io::ErrorKind::InvalidInput.into(),
+        )),
+    }
+}
+
+/// Mounts the slot's root and stands in it.
+pub fn enter_root(root: OwnedFd) -> io::Result<()> {
+    tree::attach(root, Path::new(STAGING))?;
+    Ok(rustix::process::chdir(STAGING)?)
+}
+
+/// Makes the current directory the root, and lets go of the host's tree.
+pub fn pivot_root() -> io::Result<()> {
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    Ok(rustix::process::chdir("/")?)
+}
+
+fn drop_bounding_set() -> io::Result<()> {
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // Past the last capability of this kernel.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn tell(
+    engine: &OwnedFd,
+    message: &FromSpawner,
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+) -> Result<(), StepError> {
+    datagram::send(engine.as_fd(), message, descriptors).at(Step::CloneSandbox, "the engine")
+}
+
+fn serve(engine: &OwnedFd) -> Result<(), StepError> {
+    let children = signal::child_descriptor().at(Step::CloneSandbox, "signalfd")?;
+    let mut scratch = Vec::new();
+    loop {
+        let mut wanted = [
+            PollFd::new(engine, PollFlags::IN),
+            PollFd::new(&children, PollFlags::IN),
+        ];
+        match poll(&mut wanted, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno).at(Step::CloneSandbox, "poll"),
+        }
+        let [asked, died] = wanted.map(|fd| !fd.revents().is_empty());
+        if died {
+            reap(&children);
+        }
+        if asked {
+            let Some((request, descriptors)) =
+                datagram::receive(engine.as_fd()).at(Step::CloneSandbox, "the engine")?
+            else {
+                return Ok(());
+            };
+            handle(engine, request, descriptors, &mut scratch)?;
+        }
+    }
+}
+
+fn handle(
+    engine: &OwnedFd,
+    request: ToSpawner,
+    descriptors: Vec<OwnedFd>,
+    scratch: &mut Vec<PathBuf>,
+) -> Result<(), StepError> {
+    let done = match request {
+        ToSpawner::Attach {
+            target,
+            scratch: is_scratch,
+        } => attach(&target, descriptors).map(|()| {
+            if is_scratch {
+                scratch.push(target);
+            }
+            None
+        }),
+        ToSpawner::Prepare(spec) => prepare(&spec, descriptors, scratch).map(Some),
+    };
+    match done {
+        Ok(None) => tell(engine, &FromSpawner::Attached, &[]),
+        Ok(Some(pidfd)) => tell(engine, &FromSpawner::Prepared, &[pidfd.as_fd()]),
+        Err(error) => tell(engine, &FromSpawner::Failed(error), &[]),
+    }
+}
+
+fn attach(target: &Path, descriptors: Vec<OwnedFd>) -> Result<(), StepError> {
+    descriptors
+        .first()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        .and_then(|fd| tree::attach(fd, target))
+        .at(Step::AttachMount, target.display().to_string())
+}
+
+/// Clones the init of the next sandbox; it has memory of its own, so that its death by the kernel is not ours.
+fn prepare(
+    spec: &SkeletonSpec,
+    descriptors: Vec<OwnedFd>,
+    scratch: &[PathBuf],
+) -> Result<OwnedFd, StepError> {
+    for directory in scratch {
+        empty(directory)?;
+    }
+    let mut descriptors = descriptors.into_iter();
+    let control = descriptors
+        .next()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        .at(Step::CloneSandbox, "init's socket")?;
+    let leaf = descriptors.next();
+    let namespaces = Namespaces::PID
+        .and(Namespaces::MOUNT)
+        .and(Namespaces::IPC)
+        .and(Namespaces::UTS)
+        .and(Namespaces::CGROUP);
+    let child = fork(namespaces, leaf.as_ref().map(AsFd::as_fd))
+        .at(Step::CloneSandbox, "a sandbox's init")?;
+    match child {
+        Some(child) => Ok(child.pidfd),
+        None => {
+            keep_only(&control);
+            init::main(&control, spec)
+        }
+    }
+}
+
+fn empty(directory: &Path) -> Result<(), StepError> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let operand = directory.display().to_string();
+    let fd = openat(
+        CWD,
+        directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .at(Step::EmptyScratch, operand.clone())?;
+    Tree::open(fd)
+        .and_then(|tree| tree.clear())
+        .map_err(|error| {
+            let kind = io::Error::from(io::ErrorKind::Other);
+            StepError::new(Step::EmptyScratch, format!("{operand}: {error}"), &kind)
+        })
+}
+
+/// Closes everything but standard streams (which are `/dev/null`) and `kept`: an init holds nothing of its spawner.
+fn keep_only(kept: &OwnedFd) {
+    use std::os::fd::AsRawFd;
+    if let Ok(number) = u32::try_from(kept.as_raw_fd()) {
+        let _ = close_range(3, number.saturating_sub(1));
+        let _ = close_range(number + 1, u32::MAX);
+    }
+}

@@ -1,0 +1,52 @@
+//! A datagram socket in the runtime.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::sys::datagram;
+
+/// One end of a [`datagram::pair`]. Waiting for a message can be cancelled without losing one.
+#[derive(Debug)]
+pub struct Channel {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl Channel {
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self {
+            socket: AsyncFd::with_interest(socket, Interest::READABLE | Interest::WRITABLE)?,
+        })
+    }
+
+    pub async fn send<M: Serialize>(
+        &self,
+        message: &M,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        self.socket
+            .async_io(Interest::WRITABLE, |socket| {
+                datagram::send(socket.as_fd(), message, descriptors)
+            })
+            .await
+    }
+
+    /// `None`: the other end is gone.
+    pub async fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+        self.socket
+            .async_io(Interest::READABLE, |socket| {
+                datagram::receive(socket.as_fd())
+            })
+            .await
+    }
+
+    /// A message that is there already.
+    pub fn receive_now<M: DeserializeOwned>(&self) -> Option<(M, Vec<OwnedFd>)> {
+        datagram::receive(self.socket.as_fd()).ok().flatten()
+    }
+}

@@ -1,0 +1,201 @@
+//! The engine's handle of the keeper of one session's workspace.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+
+use super::{Channel, Launcher, PoolError};
+use crate::launcher::message::{
+    Changes, FromKeeper, Listing, RealmId, Role, ToKeeper,
+};
+use crate::outcome::FileStat;
+use crate::sandbox::rootfs::RootSpec;
+use crate::sys::datagram;
+use crate::workspace::FileError;
+
+/// Why a keeper could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+#[derive(Debug)]
+pub struct Keeper {
+    /// One request at a time: answers come in order.
+    channel: Mutex<Channel>,
+}
+
+const PROTOCOL: PoolError = PoolError::Gone("the keeper's protocol");
+
+impl Keeper {
+    /// Makes a keeper for the workspace that `tree` is.
+    pub async fn make(
+        launcher: &Launcher,
+        realm: RealmId,
+        root: &RootSpec,
+        tree: OwnedFd,
+        given: bool,
+    ) -> Result<Self, KeeperError> {
+        let channel = launcher
+            .make_process(realm, Role::Keeper, root, &[])
+            .await?;
+        let keeper = Self {
+            channel: Mutex::new(channel),
+        };
+        keeper
+            .done(&ToKeeper::Attach { given }, &[tree.as_fd()])
+            .await?;
+        Ok(keeper)
+    }
+
+    async fn ask(
+        &self,
+        request: &ToKeeper,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(FromKeeper, Vec<OwnedFd>), KeeperError> {
+        let channel = self.channel.lock().await;
+        channel
+            .send(request, descriptors)
+            .await
+            .map_err(|_| PoolError::Gone("the keeper"))?;
+        let answer = channel
+            .receive()
+            .await
+            .map_err(PoolError::io("keeper"))?
+            .ok_or(PoolError::Gone("the keeper"))?;
+        match answer {
+            (FromKeeper::Failed(error), _) => Err(error.into()),
+            (FromKeeper::Broken(error), _) => Err(PoolError::Step(error).into()),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn done(
+        &self,
+        request: &ToKeeper,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), KeeperError> {
+        match self.ask(request, descriptors).await? {
+            (FromKeeper::Done, _) => Ok(()),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// Remembers the workspace as it is; gives the number to ask [`Self::changes`] with, once.
+    pub async fn begin(&self, rescan: bool) -> Result<u64, KeeperError> {
+        match self.ask(&ToKeeper::Begin { rescan }, &[]).await? {
+            (FromKeeper::Begun { since }, _) => Ok(since),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    pub async fn changes(&self, since: u64) -> Result<Changes, KeeperError> {
+        match self.ask(&ToKeeper::Changes { since }, &[]).await? {
+            (FromKeeper::Changes, descriptors) => decode(&descriptors),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// A regular file, opened for reading.
+    pub async fn open_read(
+        &self,
+        path: Vec<u8>,
+        max: u64,
+    ) -> Result<(OwnedFd, FileStat), KeeperError> {
+        match self.ask(&ToKeeper::OpenRead { path, max }, &[]).await? {
+            (FromKeeper::Opened(stat), descriptors) => Ok((first(descriptors)?, stat)),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// A file to be written, which appears at [`Self::commit_write`].
+    pub async fn begin_write(
+        &self,
+        path: Vec<u8>,
+        mode: Option<u32>,
+    ) -> Result<(OwnedFd, u64), KeeperError> {
+        match self.ask(&ToKeeper::BeginWrite { path, mode }, &[]).await? {
+            (FromKeeper::Writing { write }, descriptors) => Ok((first(descriptors)?, write)),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// Gives the file's size in bytes.
+    pub async fn commit_write(&self, write: u64) -> Result<u64, KeeperError> {
+        match self.ask(&ToKeeper::CommitWrite { write }, &[]).await? {
+            (FromKeeper::Written { size }, _) => Ok(size),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    pub async fn abort_write(&self, write: u64) -> Result<(), KeeperError> {
+        self.done(&ToKeeper::AbortWrite { write }, &[]).await
+    }
+
+    pub async fn list(
+        &self,
+        path: Vec<u8>,
+        recursive: bool,
+        files_only: bool,
+    ) -> Result<Listing, KeeperError> {
+        let request = ToKeeper::List {
+            path,
+            recursive,
+            files_only,
+        };
+        match self.ask(&request, &[]).await? {
+            (FromKeeper::Listing, descriptors) => decode(&descriptors),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    pub async fn stat(&self, path: Vec<u8>) -> Result<FileStat, KeeperError> {
+        match self.ask(&ToKeeper::Stat { path }, &[]).await? {
+            (FromKeeper::Stat(stat), _) => Ok(stat),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    pub async fn make_dir(&self, path: Vec<u8>) -> Result<(), KeeperError> {
+        self.done(&ToKeeper::MakeDir { path }, &[]).await
+    }
+
+    pub async fn remove(&self, path: Vec<u8>, recursive: bool) -> Result<(), KeeperError> {
+        self.done(&ToKeeper::Remove { path, recursive }, &[]).await
+    }
+
+    pub async fn rename(
+        &self,
+        source: Vec<u8>,
+        target: Vec<u8>,
+        replace: bool,
+    ) -> Result<(), KeeperError> {
+        let request = ToKeeper::Rename {
+            source,
+            target,
+            replace,
+        };
+        self.done(&request, &[]).await
+    }
+
+    /// Removes everything in the workspace.
+    pub async fn clear(&self) -> Result<(), KeeperError> {
+        self.done(&ToKeeper::Clear, &[]).await
+    }
+}
+
+fn first(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, PoolError> {
+    descriptors.into_iter().next().ok_or(PROTOCOL)
+}
+
+fn decode<T: DeserializeOwned>(descriptors: &[OwnedFd]) -> Result<T, KeeperError> {
+    let bytes = descriptors
+        .first()
+        .ok_or(PROTOCOL)
+        .and_then(|fd| datagram::read_data(fd).map_err(PoolError::io("keeper")))?;
+    Ok(postcard::from_bytes(&bytes).map_err(|_| PROTOCOL)?)
+}

@@ -1,0 +1,227 @@
+//! A slot: one cgroup, one spawner, one network namespace. It belongs to one session for its life and runs one step at
+//! a time, in a sandbox that was made ahead.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Channel, Launcher, PoolError};
+use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner};
+use crate::outcome::AppliedLimit;
+use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, OomWatch, SlotCgroup};
+use crate::sandbox::init::FromInit;
+use crate::sandbox::rootfs::RootSpec;
+use crate::sandbox::skeleton::SkeletonSpec;
+use crate::spec::Limits;
+use crate::sys::datagram;
+
+/// A tree for a slot, to be mounted at `target` for all its sandboxes.
+#[derive(Debug)]
+pub struct Attachment {
+    pub tree: OwnedFd,
+    pub target: PathBuf,
+    /// Emptied before each sandbox.
+    pub scratch: bool,
+}
+
+/// A sandbox with no code in it: its init waits.
+#[derive(Debug)]
+pub struct Skeleton {
+    pub control: Channel,
+    pub init: OwnedFd,
+}
+
+impl Drop for Skeleton {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed again.
+        let _ = rustix::process::pidfd_send_signal(
+            self.init.as_fd(),
+            rustix::process::Signal::KILL,
+        );
+    }
+}
+
+#[derive(Debug)]
+pub struct Slot {
+    pub realm: RealmId,
+    /// The host id of the sandbox's user.
+    pub user: u32,
+    spawner: Channel,
+    cgroup: Option<SlotCgroup>,
+}
+
+/// Tasks of ours in a slot's cgroup beside the code's: spawner and init on v1, init on v2.
+const OWN_TASKS: u64 = 2;
+
+impl Slot {
+    /// Makes a slot in a realm. Takes milliseconds, and a network namespace: off the call path.
+    pub async fn make(
+        launcher: &Launcher,
+        cgroups: &Arc<Cgroups>,
+        realm: (RealmId, u32),
+        name: String,
+        root: &RootSpec,
+    ) -> Result<Self, PoolError> {
+        let (realm, user) = realm;
+        let groups = Arc::clone(cgroups);
+        let mut cgroup = blocking(move || {
+            let mut cgroup = groups.slot(&name)?;
+            cgroup.grant(user, user)?;
+            Ok(cgroup)
+        })
+        .await?;
+        let joins = cgroup.join_fds()?;
+        let spawner = launcher
+            .make_process(realm, Role::Spawner, root, &joins)
+            .await?;
+        drop(joins);
+        match receive(&spawner).await? {
+            (FromSpawner::Ready, _) => {}
+            (FromSpawner::Failed(error), _) => return Err(error.into()),
+            _ => return Err(PoolError::Gone("the spawner's protocol")),
+        }
+        cgroup.seal()?;
+        Ok(Self {
+            realm,
+            user,
+            spawner,
+            cgroup: Some(cgroup),
+        })
+    }
+
+    pub async fn attach(&self, attachment: &Attachment) -> Result<(), PoolError> {
+        let request = ToSpawner::Attach {
+            target: attachment.target.clone(),
+            scratch: attachment.scratch,
+        };
+        self.tell(&request, &[attachment.tree.as_fd()]).await?;
+        match receive(&self.spawner).await? {
+            (FromSpawner::Attached, _) => Ok(()),
+            (FromSpawner::Failed(error), _) => Err(error.into()),
+            _ => Err(PoolError::Gone("the spawner's protocol")),
+        }
+    }
+
+    /// Makes the next sandbox.
+    pub async fn prepare(&self, spec: &SkeletonSpec) -> Result<Skeleton, PoolError> {
+        let (ours, theirs) = datagram::pair().map_err(PoolError::io("socket pair"))?;
+        let leaf = match &self.cgroup {
+            Some(cgroup) => cgroup.leaf()?,
+            None => None,
+        };
+        let mut beside = vec![theirs.as_fd()];
+        beside.extend(leaf.iter().map(AsFd::as_fd));
+        self.tell(&ToSpawner::Prepare(spec.clone()), &beside).await?;
+        drop(theirs);
+        let control = Channel::new(ours).map_err(PoolError::io("init's socket"))?;
+        let init = match receive(&self.spawner).await? {
+            (FromSpawner::Prepared, descriptors) => descriptors
+                .into_iter()
+                .next()
+                .ok_or(PoolError::Gone("the spawner's protocol"))?,
+            (FromSpawner::Failed(error), _) => return Err(error.into()),
+            _ => return Err(PoolError::Gone("the spawner's protocol")),
+        };
+        let skeleton = Skeleton { control, init };
+        match skeleton
+            .control
+            .receive()
+            .await
+            .map_err(PoolError::io("init"))?
+        {
+            Some((FromInit::Ready, _)) => Ok(skeleton),
+            Some((FromInit::Failed(error), _)) => Err(error.into()),
+            _ => Err(PoolError::Gone("a sandbox's init")),
+        }
+    }
+
+    /// Writes the limits that differ from the last ones.
+    pub fn apply(&mut self, limits: &Limits) -> Result<Vec<AppliedLimit>, PoolError> {
+        match &mut self.cgroup {
+            Some(cgroup) => Ok(cgroup.apply(limits, OWN_TASKS)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    pub fn oom_watch(&self) -> Result<Option<OomWatch>, PoolError> {
+        match &self.cgroup {
+            Some(cgroup) => Ok(cgroup.oom_watch()?),
+            None => Ok(None),
+        }
+    }
+
+    /// What the kernel counted for the step. A count that cannot be read is unknown.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.cgroup
+            .as_ref()
+            .and_then(|cgroup| cgroup.counters().ok())
+            .unwrap_or_default()
+    }
+
+    /// OOM kills of this step so far.
+    #[must_use]
+    pub fn oom_kills(&self) -> u64 {
+        self.cgroup
+            .as_ref()
+            .and_then(|cgroup| cgroup.oom_kills().ok().flatten())
+            .unwrap_or(0)
+    }
+
+    /// Proves that nothing of the last step is left, and clears its counts.
+    pub async fn reset(&mut self) -> Result<(), PoolError> {
+        let Some(mut cgroup) = self.cgroup.take() else {
+            return Ok(());
+        };
+        self.cgroup = Some(
+            blocking(move || {
+                cgroup.reset()?;
+                Ok(cgroup)
+            })
+            .await?,
+        );
+        Ok(())
+    }
+
+    /// Ends the spawner and removes the cgroup.
+    pub async fn close(self) -> Result<(), PoolError> {
+        let Self {
+            spawner, cgroup, ..
+        } = self;
+        // The spawner ends when its socket closes; its cgroup can go when it is gone, which the removal retries for.
+        drop(spawner);
+        match cgroup {
+            Some(cgroup) => blocking(move || cgroup.remove()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn tell(
+        &self,
+        request: &ToSpawner,
+        descriptors: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<(), PoolError> {
+        self.spawner
+            .send(request, descriptors)
+            .await
+            .map_err(|_| PoolError::Gone("the spawner"))
+    }
+}
+
+async fn receive(spawner: &Channel) -> Result<(FromSpawner, Vec<OwnedFd>), PoolError> {
+    spawner
+        .receive()
+        .await
+        .map_err(PoolError::io("spawner"))?
+        .ok_or(PoolError::Gone("the spawner"))
+}
+
+/// Runs what blocks for milliseconds away from the runtime's own threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CgroupError> + Send + 'static,
+) -> Result<T, PoolError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(PoolError::Gone("a worker thread")),
+    }
+}

@@ -1,0 +1,142 @@
+//! The code's process between clone and execve. It shares init's memory, and init sleeps: no allocation, no lock, no
+//! panic, no environment. All that it needs was made before; what fails is left in [`Failure`] for init to read.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, setrlimit, umask};
+use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet, set_capabilities};
+
+use super::plan::{CHILD, Step};
+use super::seccomp;
+use crate::sys;
+use crate::sys::exec::StringTable;
+
+/// Everything that the child uses, made by init.
+#[derive(Debug)]
+pub struct Prepared {
+    pub streams: [OwnedFd; 3],
+    pub affinity: Option<CpuSet>,
+    /// Where the program may be, in the order of PATH.
+    pub candidates: Vec<CString>,
+    pub arguments: StringTable,
+    pub environment: StringTable,
+    /// The message that goes with the listener.
+    pub listener_message: Vec<u8>,
+}
+
+/// What init finds when the child did not become the code.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    pub step: Step,
+    pub errno: i32,
+}
+
+/// Walks the list; comes back only with what failed.
+pub fn run(prepared: &Prepared, engine: BorrowedFd<'_>) -> Failure {
+    let mut listener = None;
+    for step in CHILD {
+        if let Err(errno) = one(*step, prepared, engine, &mut listener) {
+            return Failure { step: *step, errno };
+        }
+    }
+    Failure {
+        step: Step::Execute,
+        errno: libc::EIO,
+    }
+}
+
+fn one(
+    step: Step,
+    prepared: &Prepared,
+    engine: BorrowedFd<'_>,
+    listener: &mut Option<OwnedFd>,
+) -> Result<(), i32> {
+    match step {
+        Step::NewSession => rustix::process::setsid().map(drop).map_err(code),
+        Step::StandardStreams => {
+            rustix::stdio::dup2_stdin(&prepared.streams[0]).map_err(code)?;
+            rustix::stdio::dup2_stdout(&prepared.streams[1]).map_err(code)?;
+            rustix::stdio::dup2_stderr(&prepared.streams[2]).map_err(code)
+        }
+        Step::Umask => {
+            umask(Mode::from_raw_mode(0o022));
+            Ok(())
+        }
+        Step::ResourceLimits => resource_limits().map_err(code),
+        Step::Affinity => prepared
+            .affinity
+            .as_ref()
+            .map_or(Ok(()), |set| rustix::thread::sched_setaffinity(None, set))
+            .map_err(code),
+        Step::CloseDescriptors => sys::exec::close_on_exec_from(3).map_err(|error| raw(&error)),
+        Step::DropCapabilities => drop_capabilities().map_err(code),
+        Step::SignalMask => sys::signal::unblock_all().map_err(|error| raw(&error)),
+        Step::StepFilter => {
+            *listener = Some(
+                sys::seccomp::load_with_listener(seccomp::step_filter())
+                    .map_err(|error| raw(&error))?,
+            );
+            Ok(())
+        }
+        Step::PassListener => {
+            let fd = listener.as_ref().ok_or(libc::EBADF)?;
+            sys::datagram::send_bytes(engine, &prepared.listener_message, &[fd.as_fd()])
+                .map_err(|error| raw(&error))
+        }
+        Step::Execute => Err(execute(prepared)),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn code(errno: rustix::io::Errno) -> i32 {
+    errno.raw_os_error()
+}
+
+fn raw(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn resource_limits() -> rustix::io::Result<()> {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, none)?;
+    let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let soft = hard.map_or(4096, |hard| hard.min(4096));
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(soft),
+            maximum: Some(hard.map_or(1 << 16, |hard| hard.min(1 << 16))),
+        },
+    )
+}
+
+fn drop_capabilities() -> rustix::io::Result<()> {
+    rustix::thread::clear_ambient_capability_set()?;
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: CapabilitySet::empty(),
+            permitted: CapabilitySet::empty(),
+            inheritable: CapabilitySet::empty(),
+        },
+    )
+}
+
+/// Tries each candidate as `execvp` does: a missing one is passed over, a forbidden one is remembered.
+fn execute(prepared: &Prepared) -> i32 {
+    let mut worst = libc::ENOENT;
+    for candidate in &prepared.candidates {
+        let error = sys::exec::execve(candidate, &prepared.arguments, &prepared.environment);
+        match raw(&error) {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => worst = libc::EACCES,
+            other => return other,
+        }
+    }
+    worst
+}

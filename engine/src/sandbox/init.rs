@@ -1,0 +1,239 @@
+//! Pid 1 of a sandbox. Made ahead of any step, it waits for one; then it clones the code's process, reaps whatever
+//! dies, and tells the engine how the code ended. It never decides anything: the engine ends it, and with it the sandbox.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use rustix::process::{WaitOptions, waitpid};
+use rustix::thread::CpuSet;
+use serde::{Deserialize, Serialize};
+
+use super::child::{self, Failure, Prepared};
+use super::plan::{Context, Step, StepError};
+use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
+use crate::sys::clone::{Stack, vfork};
+use crate::sys::exec::{StringTable, exit_now};
+use crate::sys::{datagram, signal};
+
+/// The one message to an init; beside it: stdin, stdout, stderr, then the [`Request`] and perhaps the code as memfds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Go;
+
+/// What to execute. No bound but memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// A name with no slash is looked for on the PATH of `environment`.
+    pub arguments: Vec<Vec<u8>>,
+    pub environment: Vec<(String, String)>,
+    pub directory: PathBuf,
+    /// The name of the file that holds the code, below [`CODE_DIRECTORY`].
+    pub code_file: Option<String>,
+    /// Processor numbers; empty: those of init.
+    pub processors: Vec<u32>,
+}
+
+/// What an init tells the engine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum FromInit {
+    /// The skeleton stands.
+    Ready,
+    /// A step of the plan failed: the code did not run.
+    Failed(StepError),
+    /// The program could not be executed.
+    ExecFailed { errno: i32, looked_in: Vec<String> },
+    /// Sent by the child: the seccomp listener is beside it.
+    Listener,
+    /// The code runs.
+    Started,
+    /// The code's main process ended with this wait status.
+    Exited { status: i32 },
+}
+
+/// The life of an init; `engine` is its only descriptor that matters.
+pub fn main(engine: &OwnedFd, spec: &SkeletonSpec) -> ! {
+    signal::reset_dispositions();
+    let code = match live(engine.as_fd(), spec) {
+        Ok(()) => 0,
+        Err(error) => {
+            // A peer that is gone needs no telling.
+            let _ = datagram::send(engine.as_fd(), &FromInit::Failed(error), &[]);
+            1
+        }
+    };
+    exit_now(code)
+}
+
+fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
+    build(spec)?;
+    let mut stack = Stack::new();
+    tell(engine, &FromInit::Ready)?;
+    let Some((Go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
+        return Ok(());
+    };
+    let (streams, rest) = split(descriptors)?;
+    let request = read_request(&rest)?;
+    if let Some(name) = &request.code_file {
+        write_code(name, rest.get(1))?;
+    }
+    rustix::process::chdir(&request.directory).at(
+        Step::WorkingDirectory,
+        request.directory.display().to_string(),
+    )?;
+    let (prepared, looked_in) = prepare(request, streams)?;
+    let mut failure: Option<Failure> = None;
+    let main = vfork(&mut stack, || {
+        failure = Some(child::run(&prepared, engine));
+        1
+    })
+    .at(Step::CloneChild, "the code's process")?;
+    drop(prepared);
+    if let Some(Failure { step, errno }) = failure {
+        if step == Step::Execute {
+            return tell(engine, &FromInit::ExecFailed { errno, looked_in });
+        }
+        let error = io::Error::from_raw_os_error(errno);
+        return Err(StepError::new(step, "the code's process", &error));
+    }
+    tell(engine, &FromInit::Started)?;
+    reap(engine, main)
+}
+
+fn tell(engine: BorrowedFd<'_>, message: &FromInit) -> Result<(), StepError> {
+    datagram::send(engine, message, &[]).at(Step::ReadRequest, "the engine")
+}
+
+fn split(descriptors: Vec<OwnedFd>) -> Result<([OwnedFd; 3], Vec<OwnedFd>), StepError> {
+    let mut all = descriptors.into_iter();
+    let (Some(stdin), Some(stdout), Some(stderr)) = (all.next(), all.next(), all.next()) else {
+        return Err(StepError::new(
+            Step::ReadRequest,
+            "descriptors",
+            &io::ErrorKind::InvalidData.into(),
+        ));
+    };
+    Ok(([stdin, stdout, stderr], all.collect()))
+}
+
+fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    descriptors
+        .first()
+        .ok_or_else(invalid)
+        .and_then(datagram::read_data)
+        .and_then(|bytes| postcard::from_bytes(&bytes).map_err(|_| invalid()))
+        .at(Step::ReadRequest, "request")
+}
+
+/// The file is there and the place read-only before the code runs: it cannot change what a traceback shows.
+fn write_code(name: &str, code: Option<&OwnedFd>) -> Result<(), StepError> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    use rustix::mount::{MountFlags, mount_remount};
+    let path = format!("{CODE_DIRECTORY}/{name}");
+    let code = code
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        .at(Step::WriteCode, path.clone())?;
+    let file = openat(
+        CWD,
+        &path,
+        OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::from_raw_mode(0o644),
+    )
+    .at(Step::WriteCode, path.clone())?;
+    let size = rustix::fs::fstat(code).at(Step::WriteCode, path.clone())?.st_size;
+    let mut offset = 0;
+    while i64::try_from(offset).is_ok_and(|done| done < size) {
+        let sent = rustix::fs::sendfile(&file, code, Some(&mut offset), 1 << 30)
+            .at(Step::WriteCode, path.clone())?;
+        if sent == 0 {
+            break;
+        }
+    }
+    mount_remount(
+        CODE_DIRECTORY,
+        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+        "",
+    )
+    .at(Step::WriteCode, CODE_DIRECTORY)
+}
+
+/// Makes everything that the child uses, and the places where the program is looked for.
+fn prepare(
+    request: Request,
+    streams: [OwnedFd; 3],
+) -> Result<(Prepared, Vec<String>), StepError> {
+    let text = |bytes: Vec<u8>| CString::new(bytes).at(Step::ReadRequest, "a NUL byte");
+    let arguments = request
+        .arguments
+        .into_iter()
+        .map(text)
+        .collect::<Result<Vec<_>, _>>()?;
+    let program = arguments.first().map(|name| name.to_bytes().to_vec());
+    let program = program.unwrap_or_default();
+    let mut looked_in = Vec::new();
+    let candidates = if program.contains(&b'/') {
+        vec![text(program)?]
+    } else {
+        let path = request
+            .environment
+            .iter()
+            .find(|(name, _)| name == "PATH")
+            .map_or("/usr/bin:/bin", |(_, value)| value.as_str());
+        let mut candidates = Vec::new();
+        for directory in path.split(':').filter(|directory| !directory.is_empty()) {
+            looked_in.push(directory.to_string());
+            let candidate = PathBuf::from(directory).join(OsString::from_vec(program.clone()));
+            candidates.push(text(candidate.into_os_string().into_vec())?);
+        }
+        candidates
+    };
+    let environment = request
+        .environment
+        .into_iter()
+        .map(|(name, value)| text(format!("{name}={value}").into_bytes()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut affinity = None;
+    for processor in request.processors {
+        affinity
+            .get_or_insert_with(CpuSet::new)
+            .set(processor as usize);
+    }
+    let listener_message = postcard::to_stdvec(&FromInit::Listener)
+        .map_err(io::Error::other)
+        .at(Step::ReadRequest, "listener message")?;
+    Ok((
+        Prepared {
+            streams,
+            affinity,
+            candidates,
+            arguments: StringTable::new(arguments),
+            environment: StringTable::new(environment),
+            listener_message,
+        },
+        looked_in,
+    ))
+}
+
+/// Reaps orphans until the engine ends this process; tells how `main` ended.
+fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
+    loop {
+        match waitpid(None, WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == main => {
+                tell(
+                    engine,
+                    &FromInit::Exited {
+                        status: status.as_raw(),
+                    },
+                )?;
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => {
+                // No child is left: nothing can happen any more but the end.
+                let _ = datagram::receive::<Go>(engine);
+                return Ok(());
+            }
+        }
+    }
+}

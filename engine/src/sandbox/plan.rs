@@ -1,0 +1,333 @@
+//! The order of the privileged steps, as data: [`ROOT`] to [`CHILD`] are executed by walking these lists, and
+//! `stepbox plan` prints them. A failure anywhere is reported as (step, errno, operand).
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// One step on the way from a launcher to the code's first instruction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
+pub enum Step {
+    // launcher, once
+    UserNamespace,
+    MountNamespace,
+    // launcher, once per posture
+    RootTmpfs,
+    RootDirectories,
+    RootSystem,
+    RootInterpreter,
+    RootEtc,
+    RootDevices,
+    RootReadOnly,
+    // launcher, per slot
+    CloneTree,
+    MapOwners,
+    Realm,
+    // spawner, once per slot
+    DieWithParent,
+    JoinCgroups,
+    EnterRoot,
+    TemplateProc,
+    PivotRoot,
+    LoopbackUp,
+    SessionKeyring,
+    DropBoundingSet,
+    LockSecurebits,
+    NoNewPrivileges,
+    BaseFilter,
+    // spawner, per session
+    AttachMount,
+    // spawner, per sandbox
+    EmptyScratch,
+    CloneSandbox,
+    // init
+    OomScore,
+    MountProc,
+    MaskProc,
+    MountTmpfs,
+    MountShm,
+    MountPts,
+    MountCode,
+    Hostname,
+    Undumpable,
+    // init, on go
+    ReadRequest,
+    WriteCode,
+    WorkingDirectory,
+    CloneChild,
+    // child
+    NewSession,
+    StandardStreams,
+    Umask,
+    ResourceLimits,
+    Affinity,
+    CloseDescriptors,
+    DropCapabilities,
+    SignalMask,
+    StepFilter,
+    PassListener,
+    Execute,
+}
+
+/// Who walks a list of steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage {
+    pub name: &'static str,
+    pub when: &'static str,
+    pub steps: &'static [Step],
+}
+
+/// Building the read-only root of a posture, in the launcher's own mount namespace.
+pub const ROOT: &[Step] = &[
+    Step::RootTmpfs,
+    Step::RootDirectories,
+    Step::RootSystem,
+    Step::RootInterpreter,
+    Step::RootEtc,
+    Step::RootDevices,
+    Step::RootReadOnly,
+];
+
+/// What a spawner does before it serves.
+pub const SPAWNER: &[Step] = &[
+    Step::DieWithParent,
+    Step::JoinCgroups,
+    Step::EnterRoot,
+    Step::TemplateProc,
+    Step::PivotRoot,
+    Step::LoopbackUp,
+    Step::SessionKeyring,
+    Step::LockSecurebits,
+    Step::DropBoundingSet,
+    Step::NoNewPrivileges,
+    Step::BaseFilter,
+];
+
+/// What a keeper does before it is given a workspace.
+pub const KEEPER: &[Step] = &[
+    Step::DieWithParent,
+    Step::EnterRoot,
+    Step::PivotRoot,
+    Step::SessionKeyring,
+    Step::DropBoundingSet,
+    Step::NoNewPrivileges,
+    Step::BaseFilter,
+];
+
+/// What a sandbox's init does before it waits for a step.
+pub const SKELETON: &[Step] = &[
+    Step::DieWithParent,
+    Step::OomScore,
+    Step::MountProc,
+    Step::MaskProc,
+    Step::MountTmpfs,
+    Step::MountShm,
+    Step::MountPts,
+    Step::MountCode,
+    Step::Hostname,
+    Step::Undumpable,
+];
+
+/// What the code's process does between clone and execve.
+pub const CHILD: &[Step] = &[
+    Step::NewSession,
+    Step::StandardStreams,
+    Step::Umask,
+    Step::ResourceLimits,
+    Step::Affinity,
+    Step::CloseDescriptors,
+    Step::DropCapabilities,
+    Step::SignalMask,
+    Step::StepFilter,
+    Step::PassListener,
+    Step::Execute,
+];
+
+/// All of it, in order, for printing.
+pub const STAGES: &[Stage] = &[
+    Stage {
+        name: "launcher",
+        when: "once per engine, before any thread exists",
+        steps: &[Step::UserNamespace, Step::MountNamespace],
+    },
+    Stage {
+        name: "root",
+        when: "once per posture, in the launcher",
+        steps: ROOT,
+    },
+    Stage {
+        name: "slot",
+        when: "ahead of need, in the launcher",
+        steps: &[Step::Realm, Step::CloneTree, Step::MapOwners],
+    },
+    Stage {
+        name: "spawner",
+        when: "once per slot, ahead of need",
+        steps: SPAWNER,
+    },
+    Stage {
+        name: "keeper",
+        when: "once per session",
+        steps: KEEPER,
+    },
+    Stage {
+        name: "session",
+        when: "once per slot and session, in the spawner",
+        steps: &[Step::AttachMount],
+    },
+    Stage {
+        name: "sandbox",
+        when: "ahead of each step, in the spawner",
+        steps: &[Step::EmptyScratch, Step::CloneSandbox],
+    },
+    Stage {
+        name: "init",
+        when: "ahead of each step, as pid 1 of the sandbox",
+        steps: SKELETON,
+    },
+    Stage {
+        name: "go",
+        when: "on the call, in init",
+        steps: &[
+            Step::ReadRequest,
+            Step::WriteCode,
+            Step::WorkingDirectory,
+            Step::CloneChild,
+        ],
+    },
+    Stage {
+        name: "child",
+        when: "on the call, between clone and execve",
+        steps: CHILD,
+    },
+];
+
+impl Step {
+    /// The step's name in faults and in `stepbox plan`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.words().0
+    }
+
+    /// What it does, and what breaks without it.
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        self.words().1
+    }
+
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::UserNamespace => ("user-namespace", "rootless: a user namespace in which the caller's own id may mount; nothing else of this list is allowed without it"),
+            Self::MountNamespace => ("mount-namespace", "a copy of the host's mounts that no mount of ours leaves"),
+            Self::RootTmpfs => ("root-tmpfs", "an empty file system for the mount points, so that nothing of the host is there by default"),
+            Self::RootDirectories => ("root-directories", "the directories and links of a usual root"),
+            Self::RootSystem => ("root-system", "the host's /usr and /lib, read-only, without what is not for programs"),
+            Self::RootInterpreter => ("root-interpreter", "the caller's interpreter at its own path, without what lies beside it"),
+            Self::RootEtc => ("root-etc", "a built /etc: names, certificates, the loader's cache; no account of the host"),
+            Self::RootDevices => ("root-devices", "null zero full random urandom tty and no other device"),
+            Self::RootReadOnly => ("root-read-only", "read-only, nosuid, nodev for the whole tree: a sandbox cannot change what the next one runs"),
+            Self::CloneTree => ("clone-tree", "a detached copy of a mount tree that a slot can take over"),
+            Self::MapOwners => ("map-owners", "as root: owners on disk are translated, so that the sandbox's id is no id of the host and files still come out owned by the caller"),
+            Self::Realm => ("realm", "a user namespace and a pid namespace that hold all processes of one host id"),
+            Self::DieWithParent => ("die-with-parent", "a launcher that dies takes everything with it"),
+            Self::JoinCgroups => ("join-cgroups", "cgroup v1: what is cloned from here is born in the slot's cgroups, with no migration on the call"),
+            Self::EnterRoot => ("enter-root", "the slot's copy of the root, mounted in a namespace of its own"),
+            Self::TemplateProc => ("template-proc", "a visible /proc: without one the kernel refuses the sandbox's own"),
+            Self::PivotRoot => ("pivot-root", "the host's root is detached and cannot be reached by any name"),
+            Self::LoopbackUp => ("loopback-up", "127.0.0.1 works in the slot's own network namespace, which has no other device"),
+            Self::SessionKeyring => ("session-keyring", "keys of the caller's session are not in ours"),
+            Self::LockSecurebits => ("lock-securebits", "uid 0 gives no capabilities, and cannot get that back"),
+            Self::DropBoundingSet => ("drop-bounding-set", "no program that is executed can gain a capability"),
+            Self::NoNewPrivileges => ("no-new-privileges", "setuid bits and file capabilities do nothing"),
+            Self::BaseFilter => ("base-filter", "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it"),
+            Self::AttachMount => ("attach-mount", "the workspace, the home and the caller's mounts, by descriptor: no path is looked up again"),
+            Self::EmptyScratch => ("empty-scratch", "home and temporary files of the last step are gone"),
+            Self::CloneSandbox => ("clone-sandbox", "fresh pid, mount, ipc, uts and cgroup namespaces, born in the step's cgroup"),
+            Self::OomScore => ("oom-score", "under memory pressure the sandbox goes before anything of the host"),
+            Self::MountProc => ("mount-proc", "a /proc that shows this sandbox's processes only"),
+            Self::MaskProc => ("mask-proc", "what writes to the kernel is read-only, what tells of it is empty"),
+            Self::MountTmpfs => ("mount-tmpfs", "scratch in memory that is bounded and gone after the step"),
+            Self::MountShm => ("mount-shm", "POSIX shared memory and semaphores"),
+            Self::MountPts => ("mount-pts", "pseudo terminals of the sandbox's own"),
+            Self::MountCode => ("mount-code", "a place for the code outside the workspace"),
+            Self::Hostname => ("hostname", "a name that is not the host's"),
+            Self::Undumpable => ("undumpable", "the code cannot read or write init's memory or descriptors"),
+            Self::ReadRequest => ("read-request", "arguments and environment, of any size, as data"),
+            Self::WriteCode => ("write-code", "the code as a file, read-only before it runs: tracebacks and spawned workers find it"),
+            Self::WorkingDirectory => ("working-directory", "the directory asked for exists in the sandbox"),
+            Self::CloneChild => ("clone-child", "the code's process shares init's memory until it executes: no copy is made"),
+            Self::NewSession => ("new-session", "no controlling terminal"),
+            Self::StandardStreams => ("standard-streams", "three pipes, and nothing of the engine's"),
+            Self::Umask => ("umask", "022"),
+            Self::ResourceLimits => ("resource-limits", "no core files, 4096 descriptors"),
+            Self::Affinity => ("affinity", "as many processors as the cpu limit can feed: pools size themselves by it"),
+            Self::CloseDescriptors => ("close-descriptors", "nothing above 2 survives execve"),
+            Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
+            Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
+            Self::StepFilter => ("step-filter", "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused"),
+            Self::PassListener => ("pass-listener", "the engine holds the only listener"),
+            Self::Execute => ("execute", "the code runs"),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A step that failed, in a form that crosses process boundaries.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[error("{step}: {operand}: {}", io::Error::from_raw_os_error(*errno))]
+pub struct StepError {
+    pub step: Step,
+    pub errno: i32,
+    /// What it acted on.
+    pub operand: String,
+}
+
+impl StepError {
+    pub fn new(step: Step, operand: impl Into<String>, error: &io::Error) -> Self {
+        Self {
+            step,
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+            operand: operand.into(),
+        }
+    }
+}
+
+/// Names the step and the operand of a failed system call.
+pub trait Context<T> {
+    fn at(self, step: Step, operand: impl Into<String>) -> Result<T, StepError>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn at(self, step: Step, operand: impl Into<String>) -> Result<T, StepError> {
+        self.map_err(|error| StepError::new(step, operand, &error.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_step_has_one_name() {
+        let steps: Vec<_> = STAGES.iter().flat_map(|stage| stage.steps).collect();
+        let names: HashSet<_> = steps.iter().map(|step| step.name()).collect();
+        let distinct: HashSet<_> = steps.iter().collect();
+        assert_eq!(names.len(), distinct.len());
+    }
+
+    #[test]
+    fn capabilities_fall_and_the_filter_is_loaded_before_the_code_runs() {
+        let at = |step| CHILD.iter().position(|other| *other == step);
+        assert!(at(Step::DropCapabilities) < at(Step::StepFilter));
+        assert!(at(Step::StepFilter) < at(Step::PassListener));
+        assert_eq!(CHILD.last(), Some(&Step::Execute));
+        assert_eq!(SPAWNER.last(), Some(&Step::BaseFilter));
+    }
+}

@@ -1,0 +1,456 @@
+//! The read-only root of a sandbox from the `host` image: the host's programs and libraries, a built `/etc`, the
+//! caller's interpreter, six devices. Nothing else of the host is in it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, makedev, mkdirat, mknodat, openat, openat2,
+    statat,
+};
+use rustix::mount::MountAttrFlags;
+use serde::{Deserialize, Serialize};
+
+use super::identity::{BOX_ID, BOX_NAME};
+use super::plan::{Context, ROOT, Step, StepError};
+use super::tree;
+use crate::spec::Interpreter;
+use crate::sys::mount::{Attributes, set_attributes};
+
+/// What distinguishes one root from another. Equal specs share one root.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub struct RootSpec {
+    pub interpreter: Option<Interpreter>,
+    pub mount_points: Vec<MountPoint>,
+}
+
+/// A place for a mount of the session.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct MountPoint {
+    /// Absolute in the sandbox.
+    pub path: PathBuf,
+    pub directory: bool,
+}
+
+/// What of `/usr` and `/usr/local` is for programs; the rest is covered.
+const USR_KEPT: &[&str] = &["bin", "sbin", "libexec", "include", "share", "local"];
+/// Top-level names that are links into `/usr` on a merged system, and directories elsewhere.
+const USR_LINKS: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// What of an interpreter's prefix is the interpreter: a virtual environment often lies in a project.
+const PREFIX_KEPT: &[&str] = &["bin", "lib", "lib64", "include", "share", "pyvenv.cfg"];
+/// Directories of the host's `/etc` that programs need and that hold nothing private.
+const ETC_DIRECTORIES: &[&str] = &[
+    "ssl/certs",
+    "pki",
+    "ca-certificates",
+    "alternatives",
+    "fonts",
+    "ld.so.conf.d",
+    "terminfo",
+    "perl",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "R",
+];
+/// Files of the host's `/etc` that are copied when everybody may read them.
+const ETC_FILES: &[&str] = &[
+    "ld.so.cache",
+    "ld.so.conf",
+    "localtime",
+    "timezone",
+    "mime.types",
+    "services",
+    "protocols",
+    "gai.conf",
+    "inputrc",
+    "magic",
+    "debian_version",
+    "os-release",
+    "ssl/openssl.cnf",
+];
+const DIRECTORIES: &[(&str, u32)] = &[
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("home", 0o755),
+    ("home/user", 0o755),
+    ("media", 0o755),
+    ("mnt", 0o755),
+    ("opt", 0o755),
+    ("opt/stepbox", 0o755),
+    ("proc", 0o555),
+    ("run", 0o755),
+    ("run/stepbox", 0o755),
+    ("srv", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o777),
+    ("usr", 0o755),
+    ("var", 0o755),
+    ("var/cache", 0o755),
+    ("var/cache/user", 0o755),
+    ("var/empty", 0o755),
+    ("var/tmp", 0o777),
+    ("workspace", 0o755),
+];
+const DEVICES: &[(&str, u32, u32)] = &[
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+const DEVICE_LINKS: &[(&str, &str)] = &[
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+
+/// Builds the root below `place`, a directory of this mount namespace that is not in the host's, and gives it by
+/// descriptor. It stays mounted there as the source of clones.
+pub fn build(spec: &RootSpec, place: &Path) -> Result<OwnedFd, StepError> {
+    let mut builder = Builder { place, spec };
+    for step in ROOT {
+        builder.run(*step)?;
+    }
+    open_directory(place).at(Step::RootReadOnly, "the finished root")
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+struct Builder<'a> {
+    place: &'a Path,
+    spec: &'a RootSpec,
+}
+
+impl Builder<'_> {
+    fn run(&mut self, step: Step) -> Result<(), StepError> {
+        match step {
+            Step::RootTmpfs => self.tmpfs(),
+            Step::RootDirectories => self.directories(),
+            Step::RootSystem => self.system(),
+            Step::RootInterpreter => self.interpreter(),
+            Step::RootEtc => self.etc(),
+            Step::RootDevices => self.devices(),
+            Step::RootReadOnly => self.read_only(),
+            other => Err(StepError::new(
+                other,
+                "not a step of building a root",
+                &io::ErrorKind::InvalidInput.into(),
+            )),
+        }
+    }
+
+    fn tmpfs(&self) -> Result<(), StepError> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let tree = tree::tmpfs(
+            &[("mode", "755"), ("size", "8m"), ("nr_inodes", "8192")],
+            attributes,
+        )
+        .at(Step::RootTmpfs, "tmpfs")?;
+        tree::attach(tree, self.place).at(Step::RootTmpfs, "/")
+    }
+
+    fn directories(&self) -> Result<(), StepError> {
+        for (name, mode) in DIRECTORIES {
+            self.directory(name, *mode)?;
+        }
+        for point in &self.spec.mount_points {
+            let named = |error| StepError::new(
+                Step::RootDirectories,
+                point.path.display().to_string(),
+                &error,
+            );
+            let root = open_directory(self.place).map_err(named)?;
+            make_point(&root, point).map_err(named)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&self, name: &str, mode: u32) -> Result<(), StepError> {
+        let path = self.place.join(name);
+        fs::create_dir_all(&path)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+            .at(Step::RootDirectories, format!("/{name}"))
+    }
+
+    fn system(&self) -> Result<(), StepError> {
+        self.bind(Step::RootSystem, Path::new("/usr"))?;
+        for parent in ["usr", "usr/local"] {
+            self.cover_rest(parent)?;
+        }
+        for name in USR_LINKS {
+            self.same_as_host(Step::RootSystem, &Path::new("/").join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Covers what is not for programs with an empty directory.
+    fn cover_rest(&self, parent: &str) -> Result<(), StepError> {
+        let Ok(entries) = fs::read_dir(self.place.join(parent)) else {
+            return Ok(());
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let kept = name
+                .to_str()
+                .is_some_and(|name| USR_KEPT.contains(&name) || name.starts_with("lib"));
+            if kept || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let operand = format!("/{parent}/{}", name.display());
+            let empty = open_directory(&self.place.join("var/empty"))
+                .and_then(|fd| tree::clone_at(fd, false))
+                .at(Step::RootSystem, operand.clone())?;
+            tree::attach(empty, &entry.path()).at(Step::RootSystem, operand)?;
+        }
+        Ok(())
+    }
+
+    fn interpreter(&self) -> Result<(), StepError> {
+        let Some(interpreter) = &self.spec.interpreter else {
+            return Ok(());
+        };
+        let mut seen = Vec::new();
+        for prefix in &interpreter.prefixes {
+            if prefix.starts_with("/usr") || seen.contains(&prefix) {
+                continue;
+            }
+            seen.push(prefix);
+            for name in PREFIX_KEPT {
+                self.same_as_host(Step::RootInterpreter, &prefix.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn etc(&self) -> Result<(), StepError> {
+        let group = format!("root:x:0:\n{BOX_NAME}:x:{BOX_ID}:\nnogroup:x:65534:\n");
+        let passwd = format!(
+            "root:x:0:0:root:/nonexistent:/bin/sh\n\
+             {BOX_NAME}:x:{BOX_ID}:{BOX_ID}:{BOX_NAME}:/home/{BOX_NAME}:/bin/sh\n\
+             nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+        );
+        let built = [
+            ("passwd", passwd.as_str()),
+            ("group", group.as_str()),
+            ("hosts", "127.0.0.1\tlocalhost stepbox\n::1\tlocalhost\n"),
+            ("hostname", "stepbox\n"),
+            ("resolv.conf", ""),
+            ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n"),
+            ("shells", "/bin/sh\n/bin/bash\n"),
+        ];
+        for (name, text) in built {
+            fs::write(self.place.join("etc").join(name), text)
+                .at(Step::RootEtc, format!("/etc/{name}"))?;
+        }
+        for name in ETC_FILES {
+            self.copy_public(&Path::new("/etc").join(name))?;
+        }
+        for name in ETC_DIRECTORIES {
+            self.same_as_host(Step::RootEtc, &Path::new("/etc").join(name))?;
+        }
+        let java = fs::read_dir("/etc")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("java-"));
+        for entry in java {
+            self.same_as_host(Step::RootEtc, &entry.path())?;
+        }
+        Ok(())
+    }
+
+    /// Copies a small file of the host that everybody may read, if it is there.
+    fn copy_public(&self, path: &Path) -> Result<(), StepError> {
+        const MAX: u64 = 1 << 20;
+        let Ok(metadata) = fs::metadata(path) else {
+            return Ok(());
+        };
+        if !metadata.is_file() || metadata.permissions().mode() & 0o004 == 0 || metadata.len() > MAX
+        {
+            return Ok(());
+        }
+        let target = self.below(path);
+        self.parents(Step::RootEtc, &target)?;
+        let text = fs::read(path).at(Step::RootEtc, path.display().to_string())?;
+        fs::write(&target, text).at(Step::RootEtc, path.display().to_string())
+    }
+
+    fn devices(&self) -> Result<(), StepError> {
+        let dev = self.place.join("dev");
+        // A tmpfs of its own: the only one of the tree where device nodes work.
+        let tree = tree::tmpfs(
+            &[("mode", "755"), ("size", "64k"), ("nr_inodes", "64")],
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        )
+        .at(Step::RootDevices, "/dev")?;
+        tree::attach(tree, &dev).at(Step::RootDevices, "/dev")?;
+        for (name, major, minor) in DEVICES {
+            self.device(&dev.join(name), *major, *minor)
+                .at(Step::RootDevices, format!("/dev/{name}"))?;
+        }
+        for (name, target) in DEVICE_LINKS {
+            symlink(target, dev.join(name)).at(Step::RootDevices, format!("/dev/{name}"))?;
+        }
+        for name in ["pts", "shm"] {
+            fs::create_dir(dev.join(name)).at(Step::RootDevices, format!("/dev/{name}"))?;
+        }
+        Ok(())
+    }
+
+    /// A node of our own where that is allowed, else the host's node, bound.
+    fn device(&self, path: &Path, major: u32, minor: u32) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(0o666);
+        let made = mknodat(
+            CWD,
+            path,
+            FileType::CharacterDevice,
+            mode,
+            makedev(major, minor),
+        );
+        match made {
+            Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o666)),
+            Err(rustix::io::Errno::PERM) => {
+                fs::write(path, "")?;
+                let name = path.file_name().unwrap_or_default();
+                let node = openat(
+                    CWD,
+                    Path::new("/dev").join(name),
+                    OFlags::PATH | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?;
+                tree::attach(tree::clone_at(node, false)?, path)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn read_only(&self) -> Result<(), StepError> {
+        for (path, no_dev) in [("", true), ("dev", false)] {
+            let operand = format!("/{path}");
+            let fd = openat(
+                CWD,
+                self.place.join(path),
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .at(Step::RootReadOnly, operand.clone())?;
+            let attributes = Attributes {
+                read_only: true,
+                no_suid: true,
+                no_dev,
+                private: true,
+                ..Attributes::default()
+            };
+            set_attributes(fd.as_fd(), attributes, false).at(Step::RootReadOnly, operand)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a link, or a read-only bind of a directory or file, as it is on the host; nothing when it is not there.
+    fn same_as_host(&self, step: Step, path: &Path) -> Result<(), StepError> {
+        let Ok(metadata) = fs::symlink_metadata(path) else {
+            return Ok(());
+        };
+        if !metadata.is_symlink() {
+            return self.bind(step, path);
+        }
+        let operand = path.display().to_string();
+        let target = self.below(path);
+        self.parents(step, &target)?;
+        let link = fs::read_link(path).at(step, operand.clone())?;
+        match symlink(link, target) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(StepError::new(step, operand, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn bind(&self, step: Step, path: &Path) -> Result<(), StepError> {
+        let operand = path.display().to_string();
+        let target = self.below(path);
+        self.parents(step, &target)?;
+        let made = if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
+            fs::create_dir_all(&target)
+        } else {
+            fs::write(&target, "")
+        };
+        made.at(step, operand.clone())?;
+        let tree = tree::clone_read_only(path).at(step, operand.clone())?;
+        tree::attach(tree, &target).at(step, operand)
+    }
+
+    fn below(&self, path: &Path) -> PathBuf {
+        self.place.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Parents of a host path are empty directories: what lies beside it does not show.
+    fn parents(&self, step: Step, target: &Path) -> Result<(), StepError> {
+        target
+            .parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .at(step, target.display().to_string())
+    }
+}
+
+/// Makes a mount point beneath `root`, whatever links the image holds on the way.
+fn make_point(root: &OwnedFd, point: &MountPoint) -> io::Result<()> {
+    let mut names: Vec<_> = point
+        .path
+        .components()
+        .filter_map(|component| match component {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    let last = names.pop().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut directory = rustix::io::fcntl_dupfd_cloexec(root, 3)?;
+    let mut path = PathBuf::new();
+    for name in names {
+        make_directory(&directory, name)?;
+        path.push(name);
+        directory = openat2(
+            root,
+            &path,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            RESOLVE,
+        )?;
+    }
+    if statat(&directory, last, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        return Ok(());
+    }
+    if point.directory {
+        return make_directory(&directory, last);
+    }
+    openat(
+        &directory,
+        last,
+        OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::WRONLY,
+        Mode::from_raw_mode(0o644),
+    )?;
+    Ok(())
+}
+
+fn make_directory(parent: &OwnedFd, name: &std::ffi::OsStr) -> io::Result<()> {
+    match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

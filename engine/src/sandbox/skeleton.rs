@@ -1,0 +1,155 @@
+//! What a sandbox's init does ahead of any step: its own `/proc`, scratch in memory, a name.
+
+use std::io;
+use std::path::Path;
+
+use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
+use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use super::identity::BOX_ID;
+use super::plan::{Context, SKELETON, Step, StepError};
+use crate::spec::Tmpfs;
+
+/// Where the code's file is.
+pub const CODE_DIRECTORY: &str = "/run/stepbox";
+
+/// What of a skeleton depends on the session.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct SkeletonSpec {
+    pub tmpfs: Vec<Tmpfs>,
+    /// Bytes of `/dev/shm`.
+    pub shm: u64,
+}
+
+/// Kernel switches: shown, never writable.
+const READ_ONLY: &[&str] = &["bus", "fs", "irq", "sys", "sysrq-trigger"];
+/// What tells of the host and what everybody may read: an empty file in its place. Files that only the host's root may
+/// read are left: no id of a sandbox is that.
+const EMPTY_FILES: &[&str] = &[
+    "kcore",
+    "keys",
+    "key-users",
+    "kallsyms",
+    "latency_stats",
+    "sched_debug",
+    "timer_list",
+    "modules",
+    "config.gz",
+    "interrupts",
+    "cmdline",
+];
+/// Directories that tell of the host: an empty one in their place.
+const EMPTY_DIRECTORIES: &[&str] = &["acpi", "asound", "driver", "scsi", "tty"];
+
+const SCRATCH: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// Walks the list. The process is pid 1 of its pid namespace, in a copy of the spawner's mounts.
+pub fn build(spec: &SkeletonSpec) -> Result<(), StepError> {
+    for step in SKELETON {
+        run(*step, spec)?;
+    }
+    Ok(())
+}
+
+fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
+    match step {
+        Step::DieWithParent => {
+            set_parent_process_death_signal(Some(Signal::KILL)).at(step, "init")
+        }
+        Step::OomScore => oom_score().at(step, "1000"),
+        Step::MountProc => mount(
+            "proc",
+            "/proc",
+            "proc",
+            SCRATCH | MountFlags::NOEXEC,
+            None,
+        )
+        .at(step, "/proc"),
+        Step::MaskProc => mask_proc(),
+        Step::MountTmpfs => spec.tmpfs.iter().try_for_each(|tmpfs| {
+            mount_tmpfs(&tmpfs.target, tmpfs.size, "1777")
+                .at(step, tmpfs.target.display().to_string())
+        }),
+        Step::MountShm => {
+            mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm")
+        }
+        Step::MountPts => mount(
+            "devpts",
+            "/dev/pts",
+            "devpts",
+            MountFlags::NOSUID | MountFlags::NOEXEC,
+            Some(c"newinstance,ptmxmode=0666,mode=0620"),
+        )
+        .at(step, "/dev/pts"),
+        Step::MountCode => {
+            mount_tmpfs(Path::new(CODE_DIRECTORY), 64 << 20, "755").at(step, CODE_DIRECTORY)
+        }
+        Step::Hostname => rustix::system::sethostname(b"stepbox").at(step, "stepbox"),
+        Step::Undumpable => {
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "init")
+        }
+        other => Err(StepError::new(
+            other,
+            "not a step of a skeleton",
+            &io::ErrorKind::InvalidInput.into(),
+        )),
+    }
+}
+
+/// The score is inherited by the code; the kernel takes the write only from a dumpable process's owner.
+fn oom_score() -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    let fd = rustix::fs::open(
+        "/proc/self/oom_score_adj",
+        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
+    rustix::io::write(fd, b"1000")?;
+    Ok(())
+}
+
+fn mount_tmpfs(target: &Path, size: u64, mode: &str) -> io::Result<()> {
+    // One inode for each 4 KiB: a file system full of empty files ends as one full of bytes does.
+    let inodes = (size / 4096).max(64);
+    let options = std::ffi::CString::new(format!(
+        "size={size},nr_inodes={inodes},mode={mode},uid={BOX_ID},gid={BOX_ID}"
+    ))?;
+    Ok(mount("tmpfs", target, "tmpfs", SCRATCH, Some(options.as_c_str()))?)
+}
+
+fn mask_proc() -> Result<(), StepError> {
+    let proc = Path::new("/proc");
+    for name in READ_ONLY {
+        let path = proc.join(name);
+        let operand = path.display().to_string();
+        if skip_missing(mount_bind(&path, &path)).at(Step::MaskProc, operand.clone())? {
+            mount_remount(
+                &path,
+                MountFlags::BIND | MountFlags::RDONLY | SCRATCH | MountFlags::NOEXEC,
+                "",
+            )
+            .at(Step::MaskProc, operand)?;
+        }
+    }
+    for (names, cover) in [
+        (EMPTY_FILES, "/dev/null"),
+        (EMPTY_DIRECTORIES, "/var/empty"),
+    ] {
+        for name in names {
+            let path = proc.join(name);
+            skip_missing(mount_bind(cover, &path))
+                .at(Step::MaskProc, path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether it was done; a kernel without that file has nothing to mask.
+fn skip_missing(result: rustix::io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}

@@ -1,0 +1,303 @@
+//! The watch over one step.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::listener::Listener;
+use super::stream::{Listeners, Stream};
+use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure};
+use crate::pool::{Skeleton, Slot};
+use crate::sandbox::cgroup::OomWatch;
+use crate::sandbox::init::{FromInit, Go, Request};
+use crate::session::StepEvent;
+use crate::sys::datagram;
+
+/// What to execute, and when to stop it.
+#[derive(Debug)]
+pub struct Orders {
+    pub request: Request,
+    pub code: Option<Vec<u8>>,
+    pub stdin: Vec<u8>,
+    /// Bytes kept of each stream.
+    pub max_output: u64,
+    pub deadline: Duration,
+    /// Bytes; for texts.
+    pub memory: Option<u64>,
+    /// The host id that must be able to open the streams by name, where it is not the engine's.
+    pub owner: Option<u32>,
+    pub events: Option<mpsc::Sender<StepEvent>>,
+    pub cancel: CancellationToken,
+}
+
+/// What was seen of a step that is over: nothing of it runs any more.
+#[derive(Debug)]
+pub struct Observed {
+    pub evidence: Evidence,
+    pub stdout: Output,
+    pub stderr: Output,
+    /// From go to the code's exec.
+    pub startup: Option<Duration>,
+    pub duration: Duration,
+}
+
+/// How long an out-of-memory wake-up waits for the kernel's count to rise: a task that is killed by us before that is
+/// not counted, and the step would look killed by nobody.
+const OOM_COUNT_WAIT: Duration = Duration::from_millis(20);
+
+/// Runs the step to the death of its sandbox. Errors are those of the host: a pipe or descriptor that cannot be made.
+pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Result<Observed> {
+    let started = Instant::now();
+    let (stdin_read, stdin_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout_read, stdout_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stderr_read, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    if let Some(owner) = orders.owner {
+        let uid = rustix::process::Uid::from_raw(owner);
+        let gid = rustix::process::Gid::from_raw(owner);
+        for pipe in [&stdin_read, &stdout_write, &stderr_write] {
+            rustix::fs::fchown(pipe, Some(uid), Some(gid))?;
+        }
+    }
+    let mut watch = Watch {
+        init: AsyncFd::with_interest(skeleton.init.try_clone()?, Interest::READABLE)?,
+        stdout: Stream::new(true, stdout_read, orders.max_output)?,
+        stderr: Stream::new(false, stderr_read, orders.max_output)?,
+        listeners: Listeners {
+            events: orders.events,
+            sequence: 0,
+        },
+        listener: None,
+        evidence: Evidence {
+            memory_max: orders.memory,
+            ..Evidence::default()
+        },
+        slot,
+        skeleton,
+        begun: started,
+        startup: None,
+        killed: false,
+        control_open: true,
+        program: orders.request.arguments.first().cloned().unwrap_or_default(),
+    };
+    let request = postcard::to_stdvec(&orders.request).map_err(io::Error::other)?;
+    let request = datagram::data("request", &request)?;
+    let code = orders
+        .code
+        .map(|code| datagram::data("code", &code))
+        .transpose()?;
+    let mut beside = vec![
+        stdin_read.as_fd(),
+        stdout_write.as_fd(),
+        stderr_write.as_fd(),
+        request.as_fd(),
+    ];
+    beside.extend(code.iter().map(AsFd::as_fd));
+    // An init that is gone shows as the death of the sandbox.
+    let _ = watch.skeleton.control.send(&Go, &beside).await;
+    drop((stdin_read, stdout_write, stderr_write, request, code));
+    let feeder = feed(stdin_write, orders.stdin)?;
+    watch.run(orders.deadline, &orders.cancel).await;
+    if let Some(feeder) = feeder {
+        feeder.abort();
+    }
+    Ok(watch.finish())
+}
+
+/// Writes the step's input; the pipe closes behind it. A reader that is gone ends it.
+fn feed(pipe: OwnedFd, bytes: Vec<u8>) -> io::Result<Option<tokio::task::JoinHandle<()>>> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let mut sender = Sender::from_owned_fd(pipe)?;
+    Ok(Some(tokio::spawn(async move {
+        let _ = sender.write_all(&bytes).await;
+    })))
+}
+
+struct Watch<'a> {
+    skeleton: Skeleton,
+    slot: &'a Slot,
+    init: AsyncFd<OwnedFd>,
+    stdout: Stream,
+    stderr: Stream,
+    listeners: Listeners,
+    listener: Option<Listener>,
+    evidence: Evidence,
+    begun: Instant,
+    startup: Option<Duration>,
+    killed: bool,
+    control_open: bool,
+    program: Vec<u8>,
+}
+
+impl Watch<'_> {
+    async fn run(&mut self, deadline: Duration, cancel: &CancellationToken) {
+        let timer = tokio::time::sleep_until((self.begun + deadline).into());
+        tokio::pin!(timer);
+        let oom = self.slot.oom_watch().ok().flatten();
+        let oom_ready = oom.as_ref().and_then(oom_descriptor);
+        let mut buffer = Vec::new();
+        loop {
+            tokio::select! {
+                message = self.skeleton.control.receive(), if self.control_open => {
+                    match message {
+                        Ok(Some((message, descriptors))) => self.hear(message, descriptors),
+                        Ok(None) | Err(_) => self.control_open = false,
+                    }
+                }
+                () = ready(&self.init) => break,
+                () = self.stdout.readable(), if self.stdout.open() => {
+                    self.stdout.read(&mut buffer, &mut self.listeners);
+                }
+                () = self.stderr.readable(), if self.stderr.open() => {
+                    self.stderr.read(&mut buffer, &mut self.listeners);
+                }
+                () = listen(self.listener.as_ref()) => self.look(),
+                () = wake(oom_ready.as_ref()), if !self.killed => {
+                    if let Some(oom) = &oom {
+                        oom.clear();
+                    }
+                    self.out_of_memory().await;
+                }
+                () = cancel.cancelled(), if !self.killed => {
+                    self.evidence.cancelled = true;
+                    self.kill();
+                }
+                () = &mut timer, if !self.killed => {
+                    self.evidence.deadline_ms =
+                        Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
+                    self.kill();
+                }
+            }
+        }
+        // Nobody is left to write: what is in the pipes is all.
+        while let Some((message, descriptors)) = self.skeleton.control.receive_now() {
+            self.hear(message, descriptors);
+        }
+        for stream in [&mut self.stdout, &mut self.stderr] {
+            while stream.read(&mut buffer, &mut self.listeners) {}
+        }
+    }
+
+    fn hear(&mut self, message: FromInit, descriptors: Vec<OwnedFd>) {
+        match message {
+            FromInit::Ready => {}
+            FromInit::Listener => {
+                self.listener = descriptors
+                    .into_iter()
+                    .next()
+                    .and_then(|fd| Listener::new(fd).ok());
+            }
+            FromInit::Started => {
+                self.startup = Some(self.begun.elapsed());
+                self.evidence.started = true;
+            }
+            FromInit::Failed(error) => {
+                self.evidence.startup = Some(StartupFailure {
+                    step: error.step.name().into(),
+                    errno: Some(error.errno),
+                    message: error.to_string(),
+                });
+                self.kill();
+            }
+            FromInit::ExecFailed { errno, looked_in } => {
+                self.evidence.exec = Some(ExecFailure {
+                    path: std::mem::take(&mut self.program),
+                    errno,
+                    looked_in,
+                });
+                self.kill();
+            }
+            FromInit::Exited { status } => {
+                self.evidence.wait_status = Some(status);
+                // A try that is still in the listener is told before the sandbox is gone.
+                self.look();
+                self.kill();
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        if self.evidence.notification.is_some() {
+            return;
+        }
+        if let Some(tried) = self.listener.as_ref().and_then(Listener::tried) {
+            self.evidence.notification = Some(tried);
+            self.kill();
+        }
+    }
+
+    async fn out_of_memory(&mut self) {
+        let until = Instant::now() + OOM_COUNT_WAIT;
+        while self.slot.oom_kills() == 0 {
+            if Instant::now() >= until {
+                // A wake-up for a shortage that is not this sandbox's.
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.kill();
+    }
+
+    /// Kills pid 1 of the sandbox, and with it the kernel kills everything in it. The death of pid 1 comes after theirs.
+    fn kill(&mut self) {
+        self.killed = true;
+        // One that has ended already cannot be killed again.
+        let _ = rustix::process::pidfd_send_signal(
+            self.skeleton.init.as_fd(),
+            rustix::process::Signal::KILL,
+        );
+    }
+
+    fn finish(mut self) -> Observed {
+        self.evidence.oom_kills = self.slot.oom_kills();
+        Observed {
+            duration: self.begun.elapsed(),
+            startup: self.startup,
+            evidence: self.evidence,
+            stdout: self.stdout.finish(),
+            stderr: self.stderr.finish(),
+        }
+    }
+}
+
+fn oom_descriptor(watch: &OomWatch) -> Option<AsyncFd<OwnedFd>> {
+    let interest = if watch.events().contains(rustix::event::PollFlags::PRI) {
+        Interest::PRIORITY
+    } else {
+        Interest::READABLE
+    };
+    let fd = watch.as_fd().try_clone_to_owned().ok()?;
+    AsyncFd::with_interest(fd, interest).ok()
+}
+
+/// A pidfd is readable when its process has ended.
+async fn ready(fd: &AsyncFd<OwnedFd>) {
+    // The readiness is kept: an ended process stays ended.
+    let _ = fd.readable().await;
+}
+
+async fn listen(listener: Option<&Listener>) {
+    match listener {
+        Some(listener) => listener.readable().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn wake(fd: Option<&AsyncFd<OwnedFd>>) {
+    let Some(fd) = fd else {
+        return std::future::pending().await;
+    };
+    let interest = fd.ready(Interest::READABLE | Interest::PRIORITY).await;
+    match interest {
+        Ok(mut ready) => ready.clear_ready(),
+        Err(_) => std::future::pending().await,
+    }
+}
