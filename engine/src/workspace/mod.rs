@@ -2,8 +2,37 @@
 //!
 //! Everything here runs in a keeper (see `launcher`), which sees the tree and nothing else; the engine touches no
 //! workspace path. The tree is hostile: any name, link, mode or race that the code can make is met here.
+//!
+//! File operations are methods of [`Tree`] and run with the rights of the sandbox user; looking at everything
+//! ([`Tree::scan`]) and deleting everything ([`Tree::clear`]) run with the keeper's override (see [`rights`]).
+//! Ruled out: following the tree by path strings of the host (a rename between check and use leads out), and
+//! inotify as the only source of changes (it overflows, and does not see writes through a mapping).
 
 use serde::{Deserialize, Serialize};
+
+mod beneath;
+mod diff;
+mod error;
+mod files;
+mod path;
+mod removal;
+pub mod rights;
+pub mod risk;
+mod scan;
+mod snapshot;
+mod tree;
+mod walk;
+mod write;
+
+pub use diff::diff;
+pub use error::display;
+pub use files::Listing;
+pub use path::{MAX_PATH_BYTES, WorkspacePath};
+pub use risk::{PROTECTED, host_risk};
+pub use snapshot::{Digest, Entry, Snapshot};
+pub use tree::Tree;
+pub use walk::Budget;
+pub use write::PendingWrite;
 
 /// Why a path could not be served. The reason is a fixed word that crosses the wire.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize, thiserror::Error)]
