@@ -10,3 +10,6 @@ pub mod rootfs;
 pub mod seccomp;
 pub mod skeleton;
 pub mod tree;
+//! sandbox
+
+pub mod seccomp;

@@ -8,3 +8,6 @@ pub mod keyring;
 pub mod mount;
 pub mod netdevice;
 pub mod signal;
+//! sys
+
+pub mod seccomp;

@@ -1,0 +1,69 @@
+//! The syscall filters of a sandbox: a policy kept as data, and an assembler that turns it into BPF.
+//!
+//! `rows` says what and why, `policy` what each filter makes of it, `rules` what is asked of arguments, `syscalls` names the numbers, `assembler` compiles.
+//! Nothing here makes a syscall: [`crate::sys::seccomp`] loads the filters and reads the notifications.
+//!
+//! Kills are never the kernel's: every escape is a notification, whose reader stops the step and knows why. A SIGSYS
+//! status would prove nothing, since any process can send itself that signal.
+
+mod action;
+mod assembler;
+mod policy;
+mod rows;
+mod rules;
+mod syscalls;
+#[cfg(test)]
+mod tests;
+
+use std::{borrow::Cow, sync::OnceLock};
+
+use libc::sock_filter;
+
+pub use action::Action;
+
+use crate::sys::seccomp::Notification;
+
+/// The filter that the process that sets sandboxes up loads once, and every sandbox inherits.
+///
+/// Compiled at the first call, which allocates: make it before the process first forks a child that loads it.
+pub fn base_filter() -> &'static [sock_filter] {
+    static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
+    FILTER.get_or_init(|| assembler::assemble(&policy::base(syscalls::NATIVE)))
+}
+
+/// The filter that the child of a step loads, with a listener, as its last act before `execve`.
+///
+/// Compiled at the first call, as [`base_filter`] is. It allows what that child does between the two: sending the
+/// listener away, closing it, writing an error, and leaving. It guards nothing without the base filter below it.
+pub fn step_filter() -> &'static [sock_filter] {
+    static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
+    FILTER.get_or_init(|| assembler::assemble(&policy::step(syscalls::NATIVE)))
+}
+
+/// The name of the native syscall `nr`. A number from a [`Notification`] may be of another architecture: see
+/// [`describe`].
+pub fn name(nr: u32) -> Option<&'static str> {
+    syscalls::NATIVE.name(nr)
+}
+
+/// Names the syscall that `notification` reports: `mount`, `x32 syscall 39`, `i386 syscall 21`.
+pub fn describe(notification: &Notification) -> Cow<'static, str> {
+    let Notification { nr, arch, .. } = *notification;
+    if arch != syscalls::NATIVE.audit {
+        return match arch {
+            AUDIT_ARCH_I386 => format!("i386 syscall {nr}").into(),
+            AUDIT_ARCH_ARM => format!("arm syscall {nr}").into(),
+            _ => format!("syscall {nr} of architecture {arch:#x}").into(),
+        };
+    }
+    match (name(nr), syscalls::NATIVE.other_abi) {
+        (Some(name), _) => name.into(),
+        (None, Some((first, _))) if syscalls::NATIVE.is_other_abi(nr) => {
+            format!("x32 syscall {}", nr - first).into()
+        }
+        (None, _) => format!("syscall {nr}").into(),
+    }
+}
+
+const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+const AUDIT_ARCH_ARM: u32 = 0x4000_0028;

@@ -1,0 +1,120 @@
+//! What the two filters do with each class of syscalls.
+//!
+//! Two filters are stacked, and of their answers the most restrictive one happens ([`Action`]).
+//!
+//! - The **base filter** is loaded once, by the process that sets sandboxes up, and every sandbox inherits it at no
+//!   cost. It refuses what neither set-up nor code needs, and whatever is unknown.
+//! - The **step filter** is loaded by the step's child just before `execve`. It takes away what only set-up needed and
+//!   reports escapes to its listener.
+//!
+//! An escape must therefore be *allowed* by the base filter: an errno there would be more restrictive than the step
+//! filter's notification and hide it. The same holds for calls of a foreign architecture. That is safe because the
+//! base filter alone never runs foreign code: whoever has only that one is the engine's own set-up, on its own
+//! architecture.
+
+use libc::ENOSYS;
+
+use super::{
+    action::Action,
+    assembler::{Verdict, Verdicts},
+    rows::POLICY,
+    rules::{Rule, errno},
+    syscalls::Architecture,
+};
+
+/// How the two filters treat a syscall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Code may call it.
+    Allow,
+    /// Neither code nor set-up may call it: the base filter answers this errno.
+    Refuse(i32),
+    /// Set-up calls it, code gets this errno from the step filter.
+    SetUp(i32),
+    /// Set-up may call it, code that does is trying to get out: the step filter notifies.
+    Escape,
+    /// Depends on arguments that set-up never passes: the base filter decides.
+    Checked(&'static Rule),
+    /// Depends on arguments that only set-up may pass: the step filter decides.
+    CheckedAtStep(&'static Rule),
+}
+
+/// Some syscalls, their class, and why.
+#[derive(Debug)]
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "reason and twin are read by reviewers and by the tests"
+    )
+)]
+pub(super) struct Row {
+    pub(super) class: Class,
+    /// Separated by blanks.
+    pub(super) names: &'static str,
+    /// For what is allowed: who needs it. For what is not: what it would give away.
+    pub(super) reason: &'static str,
+    /// For what is not allowed: the allowed syscall that ordinary code does the same errand with. It keeps the
+    /// refusal honest: a sandbox that refuses both is broken, not safe.
+    pub(super) twin: Option<&'static str>,
+}
+
+impl Row {
+    /// The names of the syscalls in this row; an architecture may lack some.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.names.split_ascii_whitespace()
+    }
+
+    fn holds(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
+    }
+}
+
+/// The row that `name` is in.
+pub(super) fn row(name: &str) -> Option<&'static Row> {
+    POLICY.iter().find(|row| row.holds(name))
+}
+
+/// The verdict of the base filter on each syscall of `architecture`.
+pub(super) fn base(architecture: &Architecture) -> Verdicts {
+    let mut verdicts = Verdicts::new(architecture.audit, Action::Allow, errno(ENOSYS));
+    if let Some((first, last)) = architecture.other_abi {
+        verdicts.set(first, last, Verdict::Always(Action::Allow));
+    }
+    set_each(&mut verdicts, architecture, |class| match class {
+        Class::Allow | Class::SetUp(_) | Class::Escape | Class::CheckedAtStep(_) => {
+            Verdict::Always(Action::Allow)
+        }
+        Class::Refuse(number) => Verdict::Always(errno(number)),
+        Class::Checked(rule) => Verdict::ByArguments(rule),
+    });
+    verdicts
+}
+
+/// The verdict of the step filter on each syscall of `architecture`. It allows whatever the base filter has judged
+/// already, so that it stays small: it is the one whose loading a step waits for.
+pub(super) fn step(architecture: &Architecture) -> Verdicts {
+    let mut verdicts = Verdicts::new(architecture.audit, Action::Notify, Action::Allow);
+    if let Some((first, last)) = architecture.other_abi {
+        verdicts.set(first, last, Verdict::Always(Action::Notify));
+    }
+    set_each(&mut verdicts, architecture, |class| match class {
+        Class::Allow | Class::Refuse(_) | Class::Checked(_) => Verdict::Always(Action::Allow),
+        Class::SetUp(number) => Verdict::Always(errno(number)),
+        Class::Escape => Verdict::Always(Action::Notify),
+        Class::CheckedAtStep(rule) => Verdict::ByArguments(rule),
+    });
+    verdicts
+}
+
+fn set_each(
+    verdicts: &mut Verdicts,
+    architecture: &Architecture,
+    judge: impl Fn(Class) -> Verdict,
+) {
+    for (nr, name) in architecture.table {
+        if let Some(row) = row(name) {
+            verdicts.set(*nr, *nr, judge(row.class));
+        }
+    }
+}

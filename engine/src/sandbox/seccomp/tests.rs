@@ -1,0 +1,499 @@
+//! Both filters, run by an interpreter over every number on both architectures.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod argument_cases;
+mod bpf_interpreter;
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use libc::{EBUSY, ENOSYS, EPERM, sock_filter};
+use proptest::prelude::*;
+
+use self::bpf_interpreter::{Call, run};
+use super::{
+    action::Action,
+    assembler::{Verdict, Verdicts, assemble},
+    base_filter, describe, name,
+    policy::{self, Class, Row},
+    rows::POLICY,
+    rules::{Check, Rule, errno},
+    step_filter,
+    syscalls::{AARCH64, Architecture, NATIVE, X86_64},
+};
+use crate::sys::seccomp::Notification;
+
+/// Both filters of one architecture, stacked.
+struct Stack {
+    architecture: &'static Architecture,
+    base: Vec<sock_filter>,
+    step: Vec<sock_filter>,
+}
+
+impl Stack {
+    fn of(architecture: &'static Architecture) -> Self {
+        Self {
+            architecture,
+            base: assemble(&policy::base(architecture)),
+            step: assemble(&policy::step(architecture)),
+        }
+    }
+
+    fn both() -> &'static [Self] {
+        static BOTH: LazyLock<[Stack; 2]> =
+            LazyLock::new(|| [Stack::of(&X86_64), Stack::of(&AARCH64)]);
+        &*BOTH
+    }
+
+    fn call(&self, nr: u32, arguments: [u64; 6]) -> Call {
+        Call {
+            architecture: self.architecture.audit,
+            nr,
+            arguments,
+        }
+    }
+
+    fn base(&self, call: &Call) -> Action {
+        run(&self.base, call).0
+    }
+
+    /// What happens to a call of the code: the most restrictive answer.
+    fn answer(&self, call: &Call) -> Action {
+        self.base(call).min(run(&self.step, call).0)
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        self.architecture
+            .table
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map(|(nr, _)| *nr)
+    }
+}
+
+fn row(name: &str) -> &'static Row {
+    policy::row(name).unwrap_or_else(|| panic!("{name} is in no row"))
+}
+
+/// A rule, evaluated without BPF.
+fn evaluate(rule: &Rule, arguments: &[u64; 6]) -> Action {
+    let low =
+        |argument: &u8| u32::try_from(arguments[usize::from(*argument)] & 0xffff_ffff).unwrap();
+    let holds = |check: &Check| match check {
+        Check::AnyBit { argument, mask } => low(argument) & mask != 0,
+        Check::OneOf {
+            argument,
+            mask,
+            values,
+        } => values.contains(&(low(argument) & mask)),
+    };
+    let clause = rule
+        .clauses
+        .iter()
+        .find(|clause| clause.when.iter().all(holds));
+    clause.map_or(rule.otherwise, |clause| clause.then)
+}
+
+fn expected(class: Class, arguments: &[u64; 6]) -> Action {
+    match class {
+        Class::Allow => Action::Allow,
+        Class::Refuse(number) | Class::SetUp(number) => errno(number),
+        Class::Escape => Action::Notify,
+        Class::Checked(rule) | Class::CheckedAtStep(rule) => evaluate(rule, arguments),
+    }
+}
+
+#[test]
+fn every_number_gets_the_answer_of_its_row_and_unknown_ones_enosys() {
+    for stack in Stack::both() {
+        for nr in (0..600).chain([0x3fff_ffff, 0x8000_0000, u32::MAX]) {
+            let answer = stack.answer(&stack.call(nr, [0; 6]));
+            let wanted = stack
+                .architecture
+                .name(nr)
+                .map_or(errno(ENOSYS), |name| expected(row(name).class, &[0; 6]));
+            assert_eq!(answer, wanted, "{nr} {:?}", stack.architecture.name(nr));
+        }
+    }
+}
+
+#[test]
+fn every_syscall_is_in_exactly_one_row_and_every_row_names_syscalls() {
+    for (_, name) in X86_64.table.iter().chain(AARCH64.table) {
+        assert_eq!(
+            POLICY
+                .iter()
+                .filter(|row| row.names().any(|known| known == *name))
+                .count(),
+            1,
+            "{name}"
+        );
+    }
+    for name in POLICY.iter().flat_map(Row::names) {
+        assert!(
+            X86_64
+                .table
+                .iter()
+                .chain(AARCH64.table)
+                .any(|(_, known)| *known == name),
+            "{name} is no syscall"
+        );
+    }
+    assert!(
+        POLICY
+            .iter()
+            .all(|row| !row.reason.is_empty() && !row.names.is_empty())
+    );
+}
+
+#[test]
+fn every_refusal_has_an_allowed_twin() {
+    for row in POLICY {
+        match (row.class, row.twin) {
+            (Class::Refuse(_) | Class::SetUp(_) | Class::Escape, Some(twin)) => {
+                let class = self::row(twin).class;
+                assert!(
+                    matches!(
+                        class,
+                        Class::Allow | Class::Checked(_) | Class::CheckedAtStep(_)
+                    ),
+                    "{:?}: {twin} is not allowed either",
+                    row.names
+                );
+            }
+            (Class::Allow | Class::Checked(_) | Class::CheckedAtStep(_), None) => {}
+            (class, twin) => panic!("{:?} is {class:?} with twin {twin:?}", row.names),
+        }
+    }
+}
+
+#[test]
+fn every_argument_case_gets_its_answer_whatever_the_upper_halves_hold() {
+    for stack in Stack::both() {
+        for (name, arguments, wanted) in argument_cases::CASES {
+            let Some(nr) = stack.number(name) else {
+                continue;
+            };
+            assert_eq!(
+                stack.answer(&stack.call(nr, *arguments)),
+                *wanted,
+                "{name} {arguments:x?}"
+            );
+            let dressed = arguments.map(|argument| argument | 0xdead_beef_0000_0000);
+            assert_eq!(
+                stack.answer(&stack.call(nr, dressed)),
+                *wanted,
+                "{name} {dressed:x?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_checked_syscall_has_a_denied_and_an_allowed_case() {
+    for row in POLICY {
+        if let Class::Checked(_) | Class::CheckedAtStep(_) = row.class {
+            for name in row.names() {
+                let answers = || {
+                    argument_cases::CASES
+                        .iter()
+                        .filter(|(case, ..)| *case == name)
+                        .map(|(.., answer)| *answer)
+                };
+                assert!(
+                    answers().any(|answer| answer == Action::Allow),
+                    "{name} has no allowed case"
+                );
+                assert!(
+                    answers().any(|answer| answer != Action::Allow),
+                    "{name} has no denied case"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_of_another_abi_pass_the_base_filter_and_notify() {
+    for stack in Stack::both() {
+        for architecture in [0x4000_0003, 0x4000_0028, 0xc000_00b7, 0xc000_003e, 0] {
+            if architecture == stack.architecture.audit {
+                continue;
+            }
+            for nr in [0, 20, 21, 39, 0x4000_0027, u32::MAX] {
+                let call = Call {
+                    architecture,
+                    nr,
+                    arguments: [0; 6],
+                };
+                assert_eq!(stack.base(&call), Action::Allow, "{call:x?}");
+                assert_eq!(stack.answer(&call), Action::Notify, "{call:x?}");
+            }
+        }
+    }
+    let x86 = Stack::of(&X86_64);
+    for nr in [0x4000_0000, 0x4000_0027, 0x4000_0220, 0x7fff_ffff] {
+        let call = x86.call(nr, [0; 6]);
+        assert_eq!(x86.base(&call), Action::Allow, "{nr:#x}");
+        assert_eq!(x86.answer(&call), Action::Notify, "{nr:#x}");
+    }
+    let arm = Stack::of(&AARCH64);
+    assert_eq!(arm.answer(&arm.call(0x4000_0027, [0; 6])), errno(ENOSYS));
+}
+
+#[test]
+fn base_filter_hides_no_notification() {
+    let by_arguments = argument_cases::CASES
+        .iter()
+        .filter(|(.., answer)| *answer == Action::Notify)
+        .map(|(name, arguments, _)| (*name, *arguments));
+    let always = POLICY
+        .iter()
+        .filter(|row| row.class == Class::Escape)
+        .flat_map(Row::names)
+        .map(|name| (name, [0; 6]));
+    let notifying: Vec<_> = always.chain(by_arguments).collect();
+    for stack in Stack::both() {
+        for (name, arguments) in notifying.iter().copied() {
+            let Some(nr) = stack.number(name) else {
+                continue;
+            };
+            assert_eq!(
+                stack.base(&stack.call(nr, arguments)),
+                Action::Allow,
+                "{name}"
+            );
+            assert_eq!(
+                stack.answer(&stack.call(nr, arguments)),
+                Action::Notify,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn base_filter_lets_set_up_work() {
+    let needed = "mount umount2 fsopen fsconfig fsmount move_mount open_tree mount_setattr pivot_root chroot setns unshare clone \
+        clone3 sethostname seccomp capset prctl setresuid setresgid setgroups landlock_create_ruleset landlock_add_rule \
+        landlock_restrict_self pidfd_open pidfd_send_signal close_range memfd_create sendmsg recvmsg ppoll epoll_create1 \
+        epoll_ctl epoll_pwait signalfd4 mknodat keyctl openat2 execve execveat waitid prlimit64 umask setsid ioctl";
+    let netlink_route = [16, 3, 0, 0, 0, 0];
+    let every_namespace = [0x7e02_0080, 0, 0, 0, 0, 0];
+    let null_device = [0, 0, 0o20666, 0x103, 0, 0];
+    for stack in Stack::both() {
+        for name in needed.split_whitespace() {
+            let nr = stack.number(name).unwrap();
+            assert_eq!(stack.base(&stack.call(nr, [0; 6])), Action::Allow, "{name}");
+        }
+        for (name, arguments) in [
+            ("socket", netlink_route),
+            ("clone", every_namespace),
+            ("unshare", every_namespace),
+            ("mknodat", null_device),
+        ] {
+            let nr = stack.number(name).unwrap();
+            assert_eq!(
+                stack.base(&stack.call(nr, arguments)),
+                Action::Allow,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn child_can_hand_over_the_listener_and_execute_under_both_filters() {
+    for stack in Stack::both() {
+        for name in [
+            "sendmsg",
+            "close",
+            "execve",
+            "execveat",
+            "exit_group",
+            "write",
+            "rt_sigprocmask",
+        ] {
+            let nr = stack.number(name).unwrap();
+            assert_eq!(
+                stack.answer(&stack.call(nr, [0; 6])),
+                Action::Allow,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn second_listener_is_refused_as_the_kernel_does() {
+    let stack = Stack::of(NATIVE);
+    let nr = stack.number("seccomp").unwrap();
+    assert_eq!(
+        stack.answer(&stack.call(nr, [1, 1 << 3, 0, 0, 0, 0])),
+        errno(EBUSY)
+    );
+}
+
+#[test]
+#[expect(
+    clippy::print_stdout,
+    reason = "sizes are worth a look when the policy changes"
+)]
+fn decision_without_arguments_takes_few_instructions() {
+    for stack in Stack::both() {
+        for (filter, program) in [("base", &stack.base), ("step", &stack.step)] {
+            let deepest = (0..600)
+                .chain([0x3fff_ffff, 0x4000_0000, 0x7fff_ffff, u32::MAX])
+                .filter(|nr| {
+                    !stack.architecture.name(*nr).is_some_and(|name| {
+                        matches!(row(name).class, Class::Checked(_) | Class::CheckedAtStep(_))
+                    })
+                })
+                .map(|nr| run(program, &stack.call(nr, [0; 6])).1)
+                .max()
+                .unwrap();
+            println!(
+                "{:#x} {filter}: {} instructions, {deepest} deep",
+                stack.architecture.audit,
+                program.len()
+            );
+            assert!(deepest <= 16, "{filter}: {deepest}");
+            assert!(program.len() <= 4096, "{filter}: {}", program.len());
+        }
+    }
+}
+
+#[test]
+fn tables_are_in_order_and_agree_with_libc() {
+    for table in [X86_64.table, AARCH64.table] {
+        assert!(table.is_sorted_by(|(one, _), (next, _)| one < next));
+        let names: BTreeMap<_, _> = table.iter().map(|(nr, name)| (name, nr)).collect();
+        assert_eq!(names.len(), table.len(), "a name stands for two numbers");
+    }
+    let known = [
+        (libc::SYS_mount, "mount"),
+        (libc::SYS_ptrace, "ptrace"),
+        (libc::SYS_openat, "openat"),
+        (libc::SYS_clone, "clone"),
+        (libc::SYS_clone3, "clone3"),
+        (libc::SYS_bpf, "bpf"),
+        (libc::SYS_seccomp, "seccomp"),
+        (libc::SYS_open_by_handle_at, "open_by_handle_at"),
+        (libc::SYS_mseal, "mseal"),
+    ];
+    for (nr, wanted) in known {
+        assert_eq!(name(u32::try_from(nr).unwrap()), Some(wanted));
+    }
+    assert_eq!(name(599), None);
+}
+
+#[test]
+fn notifications_are_described_by_the_abi_they_came_by() {
+    let described = |arch, nr| {
+        describe(&Notification {
+            id: 1,
+            pid: 2,
+            nr,
+            arch,
+            args: [0; 6],
+        })
+        .into_owned()
+    };
+    let mount = u32::try_from(libc::SYS_mount).unwrap();
+    assert_eq!(described(NATIVE.audit, mount), "mount");
+    assert_eq!(described(NATIVE.audit, 599), "syscall 599");
+    assert_eq!(described(0x4000_0003, 21), "i386 syscall 21");
+    assert_eq!(described(0x4000_0028, 21), "arm syscall 21");
+    assert_eq!(
+        described(0x8000_0016, 21),
+        "syscall 21 of architecture 0x80000016"
+    );
+    if NATIVE.other_abi.is_some() {
+        assert_eq!(described(NATIVE.audit, 0x4000_0027), "x32 syscall 39");
+    }
+}
+
+#[test]
+fn public_filters_are_those_of_this_architecture() {
+    let words = |program: &[sock_filter]| -> Vec<_> {
+        program.iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect()
+    };
+    let native = Stack::of(NATIVE);
+    assert_eq!(words(base_filter()), words(&native.base));
+    assert_eq!(words(step_filter()), words(&native.step));
+}
+
+/// Registers with the flags and bounds that the rules ask about, and any other value.
+fn register() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        (0..64_u32).prop_map(|bit| 1 << bit),
+        0..64_u64,
+        Just(0x5412_u64),
+        Just(0x541c_u64),
+        Just(0o104_755_u64),
+        Just(0o20_666_u64),
+        any::<u64>(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn rules_mean_the_same_compiled_and_evaluated(arguments in prop::array::uniform6(register())) {
+        for stack in Stack::both() {
+            for (nr, name) in stack.architecture.table {
+                let answer = stack.answer(&stack.call(*nr, arguments));
+                prop_assert_eq!(answer, expected(row(name).class, &arguments), "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn tree_of_any_size_finds_every_verdict(
+        points in prop::collection::btree_map(0..2000_u32, 1..200_u16, 0..700),
+        last in 2000..u32::MAX,
+    ) {
+        let mut verdicts = Verdicts::new(7, Action::KillProcess, Action::Allow);
+        verdicts.set(2000, last, Verdict::Always(Action::Notify));
+        for (nr, number) in &points {
+            verdicts.set(*nr, *nr, Verdict::Always(Action::Errno(*number)));
+        }
+        let program = assemble(&verdicts);
+        let answer = |nr| run(&program, &Call { architecture: 7, nr, arguments: [0; 6] }).0;
+        for nr in 0..2000 {
+            prop_assert_eq!(answer(nr), points.get(&nr).map_or(Action::Allow, |number| Action::Errno(*number)));
+        }
+        prop_assert_eq!(answer(2000), Action::Notify);
+        prop_assert_eq!(answer(last), Action::Notify);
+        prop_assert_eq!(answer(last + 1), Action::Allow);
+        let foreign = Call { architecture: 8, nr: 0, arguments: [0; 6] };
+        prop_assert_eq!(run(&program, &foreign).0, Action::KillProcess);
+    }
+}
+
+#[test]
+fn errno_actions_of_the_policy_are_what_libraries_fall_back_on() {
+    let refused = |name: &str| match row(name).class {
+        Class::Refuse(number) | Class::SetUp(number) => number,
+        class => panic!("{name} is {class:?}"),
+    };
+    for name in [
+        "clone3",
+        "io_uring_setup",
+        "userfaultfd",
+        "perf_event_open",
+        "keyctl",
+        "openat2",
+        "fchmodat2",
+        "kcmp",
+    ] {
+        assert_eq!(refused(name), ENOSYS, "{name}");
+    }
+    for name in [
+        "ptrace",
+        "process_vm_readv",
+        "process_vm_writev",
+        "sethostname",
+        "settimeofday",
+    ] {
+        assert_eq!(refused(name), EPERM, "{name}");
+    }
+}
