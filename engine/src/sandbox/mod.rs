@@ -1,1 +1,3 @@
 //! sandbox
+
+pub mod cgroup;
