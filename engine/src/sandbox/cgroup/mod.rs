@@ -27,6 +27,9 @@ pub use probe::{AncestorLimit, ControllerProbe, Probe};
 pub use slot::SlotCgroup;
 pub use watch::OomWatch;
 
+use std::path::Path;
+
+use directory::Directory;
 use membership::Place;
 use slot::Part;
 
@@ -180,6 +183,15 @@ impl Cgroups {
         v1.chain(v2)
             .map(|base| sweep::sweep(base, &self.engine_id, &is_dead))
             .fold(Ok(()), Result::and)
+    }
+
+    /// The directories that this engine made its cgroups in.
+    #[must_use]
+    pub fn directories(&self) -> Vec<&Path> {
+        let v1 = self.v1.iter().flat_map(v1::Tree::groups);
+        v1.chain(self.v2.iter().map(v2::Tree::top))
+            .map(Directory::path)
+            .collect()
     }
 
     /// What keeps a limit of `resource` here.

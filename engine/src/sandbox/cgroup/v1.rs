@@ -51,6 +51,10 @@ impl Tree {
         self.groups.is_empty()
     }
 
+    pub(super) fn groups(&self) -> impl Iterator<Item = &Directory> {
+        self.groups.iter().map(|(_, group)| group)
+    }
+
     pub(super) fn bases(&self) -> &[Directory] {
         &self.bases
     }

@@ -121,6 +121,10 @@ impl Tree {
         &self.base
     }
 
+    pub(super) fn top(&self) -> &Directory {
+        &self.top
+    }
+
     pub(super) fn slot(&self, name: &str) -> Result<Slot, CgroupError> {
         let directory = self.top.make(name)?;
         let built = (|| {
