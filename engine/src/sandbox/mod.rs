@@ -13,3 +13,4 @@ pub mod tree;
 //! sandbox
 
 pub mod seccomp;
+pub mod cgroup;
