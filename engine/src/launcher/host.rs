@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::thread::UnshareFlags;
 
 use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
@@ -23,7 +22,7 @@ use crate::sandbox::{seccomp, tree};
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::exit_now;
 use crate::sys::mount::{Attributes, set_attributes};
-use crate::sys::{datagram, signal};
+use crate::sys::{datagram, namespace, signal};
 
 /// Roots kept for later slots; past it the oldest is let go.
 const MAX_ROOTS: usize = 32;
@@ -61,10 +60,14 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
         roots_made: 0,
         realms: HashMap::new(),
         owner_maps: HashMap::new(),
+        cgroups: Vec::new(),
     };
     fs::create_dir_all(&launcher.roots_at).at(Step::RootTmpfs, "the engine's directory")?;
     let ready: Result<Ready, StepError> = Ok(Ready { mode });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
+    for directory in &setup.stale {
+        scratch::remove_directory(directory);
+    }
     while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
         launcher.answer(engine.as_fd(), request, descriptors)?;
     }
@@ -73,21 +76,23 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
     for (_, _, place) in launcher.roots.drain(..) {
         let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
     }
-    scratch::remove_all(&setup);
+    scratch::remove_groups(&launcher.cgroups);
+    scratch::remove_directory(&setup.scratch);
+    scratch::remove_directory(&setup.state);
     Ok(())
 }
 
 /// Leaves the host's user namespace when there is no right to mount in it, and in any case its mounts.
 fn enter_namespaces(mode: Mode) -> Result<(), StepError> {
     if let Mode::Rootless { uid, gid } = mode {
-        rustix::thread::unshare(UnshareFlags::NEWUSER).at(Step::UserNamespace, "unshare")?;
+        namespace::unshare(Namespaces::USER).at(Step::UserNamespace, "unshare")?;
         write_proc("/proc/self/setgroups", "deny").at(Step::UserNamespace, "setgroups")?;
         write_proc("/proc/self/uid_map", &format!("{BOX_ID} {uid} 1"))
             .at(Step::UserNamespace, "uid_map")?;
         write_proc("/proc/self/gid_map", &format!("{BOX_ID} {gid} 1"))
             .at(Step::UserNamespace, "gid_map")?;
     }
-    rustix::thread::unshare(UnshareFlags::NEWNS).at(Step::MountNamespace, "unshare")?;
+    namespace::unshare(Namespaces::MOUNT).at(Step::MountNamespace, "unshare")?;
     // Mounts that the host makes later still arrive; ours never leave.
     mount_change(
         "/",
@@ -138,6 +143,8 @@ struct Launcher {
     realms: HashMap<RealmId, Realm>,
     /// User namespaces that translate one owner to a realm's user.
     owner_maps: HashMap<(RealmId, u32, u32), OwnedFd>,
+    /// Directories of the engine's cgroups.
+    cgroups: Vec<PathBuf>,
 }
 
 impl Launcher {
@@ -148,6 +155,10 @@ impl Launcher {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), StepError> {
         let done = match request.request {
+            LauncherRequest::Own(cgroups) => {
+                self.cgroups = cgroups;
+                Ok((LauncherReply::Done, None))
+            }
             LauncherRequest::MakeRealm(id) => self
                 .make_realm(id)
                 .map(|user| (LauncherReply::Realm { user }, None)),

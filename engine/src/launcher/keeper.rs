@@ -19,6 +19,8 @@ use crate::workspace::{
 };
 
 const WORKSPACE: &str = "/workspace";
+/// Where the session's own directory is for its keeper; no sandbox has it.
+const SCRATCH: &str = "/srv";
 /// Mode of a new file when the caller names none.
 const NEW_FILE: u32 = 0o644;
 /// Writes under way at once; a client that opens more has lost some.
@@ -47,8 +49,10 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     let Some((ToKeeper::Attach { given }, descriptors)) = attach else {
         return Ok(());
     };
+    let mut descriptors = descriptors.into_iter();
     let mut keeper = Keeper {
-        tree: attach_workspace(descriptors)?,
+        tree: attach_tree(descriptors.next(), WORKSPACE)?,
+        scratch: attach_tree(descriptors.next(), SCRATCH)?,
         given,
         latest: None,
         held: HashMap::new(),
@@ -66,13 +70,11 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     Ok(())
 }
 
-fn attach_workspace(descriptors: Vec<OwnedFd>) -> Result<Tree, StepError> {
-    let clone = descriptors
-        .into_iter()
-        .next()
+fn attach_tree(clone: Option<OwnedFd>, target: &str) -> Result<Tree, StepError> {
+    let clone = clone
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-        .at(Step::AttachMount, WORKSPACE)?;
-    tree::attach(&clone, Path::new(WORKSPACE)).at(Step::AttachMount, WORKSPACE)?;
+        .at(Step::AttachMount, target)?;
+    tree::attach(&clone, Path::new(target)).at(Step::AttachMount, target)?;
     Tree::open(clone).map_err(|error| {
         StepError::new(
             Step::AttachMount,
@@ -93,6 +95,7 @@ fn send(
 
 struct Keeper {
     tree: Tree,
+    scratch: Tree,
     /// The workspace is the caller's own: changes there may be a risk to the caller's tools.
     given: bool,
     latest: Option<Rc<Snapshot>>,
@@ -162,7 +165,7 @@ impl Keeper {
             }
             ToKeeper::Clear => {
                 self.stale = true;
-                self.tree.clear().map(done)
+                self.scratch.clear().map(done)
             }
         }
     }

@@ -32,6 +32,8 @@ pub struct Setup {
     pub state: PathBuf,
     /// The directory of private workspaces and homes, removed likewise.
     pub scratch: PathBuf,
+    /// Directories that dead engines left, to be removed.
+    pub stale: Vec<PathBuf>,
 }
 
 /// The launcher's answer to [`Setup`].
@@ -49,6 +51,8 @@ pub struct ToLauncher {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum LauncherRequest {
+    /// The engine's cgroups: to be removed when the engine dies first.
+    Own(Vec<PathBuf>),
     MakeRealm(RealmId),
     /// Kills all that is in it.
     DropRealm(RealmId),
@@ -116,11 +120,11 @@ pub enum FromSpawner {
 /// A request to a keeper; answers come in order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToKeeper {
-    /// Beside it: the workspace tree.
+    /// Beside it: the workspace's tree, and that of the session's own directory.
     Attach { given: bool },
     /// Looks at the tree now; what changes later counts from here. `rescan`: others than sandboxes may have written.
     Begin { rescan: bool },
-    /// What changed since the snapshot that `Begin` named. `last`: nobody asks for this snapshot any more.
+    /// What changed since the snapshot that `Begin` named.
     Changes { since: u64 },
     OpenRead { path: Vec<u8>, max: u64 },
     BeginWrite { path: Vec<u8>, mode: Option<u32> },
@@ -139,7 +143,7 @@ pub enum ToKeeper {
         target: Vec<u8>,
         replace: bool,
     },
-    /// Removes everything in the workspace, whatever its modes.
+    /// Removes everything in the session's own directory, whatever its modes.
     Clear,
 }
 

@@ -4,15 +4,19 @@
 use std::fs;
 use std::path::Path;
 
-use super::message::Setup;
-use crate::sandbox::cgroup::Cgroups;
 use crate::workspace::Tree;
 
-/// Removes everything that belongs to an engine whose sandboxes are dead.
-pub fn remove_all(setup: &Setup) {
-    Cgroups::sweep(|engine_id| engine_id == setup.engine_id);
-    remove_directory(&setup.scratch);
-    remove_directory(&setup.state);
+/// Removes cgroups in which every process is dead, with those below them. What cannot be removed is left to the next
+/// sweep.
+pub fn remove_groups(directories: &[std::path::PathBuf]) {
+    for directory in directories {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                remove_groups(&[entry.path()]);
+            }
+        }
+        let _ = fs::remove_dir(directory);
+    }
 }
 
 /// Removes a directory of ours with all that code may have done to what is in it. What cannot be removed is left to the

@@ -156,3 +156,17 @@ pub struct StepResult {
     pub isolation: Vec<String>,
     pub image_digest: String,
 }
+
+/// What a running step tells while it runs.
+#[derive(Debug)]
+pub enum StepEvent {
+    Started {
+        step_id: String,
+    },
+    Output {
+        stdout: bool,
+        sequence: u64,
+        data: Vec<u8>,
+        dropped: u64,
+    },
+}

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::datagram;
+use crate::sys::{datagram, readiness};
 
 /// One end of a [`datagram::pair`]. Waiting for a message can be cancelled without losing one.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Channel {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
-            socket: AsyncFd::with_interest(socket, Interest::READABLE | Interest::WRITABLE)?,
+            socket: readiness::watch(socket, Interest::READABLE | Interest::WRITABLE)?,
         })
     }
 

@@ -1,6 +1,6 @@
 //! The engine's handle of the keeper of one session's workspace.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
@@ -32,12 +32,12 @@ pub struct Keeper {
 const PROTOCOL: PoolError = PoolError::Gone("the keeper's protocol");
 
 impl Keeper {
-    /// Makes a keeper for the workspace that `tree` is.
+    /// Makes a keeper for the trees of a workspace and of the session's own directory.
     pub async fn make(
         launcher: &Launcher,
         realm: RealmId,
         root: &RootSpec,
-        tree: OwnedFd,
+        trees: [BorrowedFd<'_>; 2],
         given: bool,
     ) -> Result<Self, KeeperError> {
         let channel = launcher
@@ -47,7 +47,7 @@ impl Keeper {
             channel: Mutex::new(channel),
         };
         keeper
-            .done(&ToKeeper::Attach { given }, &[tree.as_fd()])
+            .done(&ToKeeper::Attach { given }, &trees)
             .await?;
         Ok(keeper)
     }
@@ -182,7 +182,7 @@ impl Keeper {
         self.done(&request, &[]).await
     }
 
-    /// Removes everything in the workspace.
+    /// Removes everything in the session's own directory.
     pub async fn clear(&self) -> Result<(), KeeperError> {
         self.done(&ToKeeper::Clear, &[]).await
     }

@@ -135,6 +135,11 @@ impl Launcher {
         }
     }
 
+    /// Tells what to remove when this engine dies first.
+    pub async fn own(&self, cgroups: Vec<std::path::PathBuf>) -> Result<(), PoolError> {
+        self.ask(LauncherRequest::Own(cgroups), &[]).await.map(drop)
+    }
+
     pub async fn drop_realm(&self, id: RealmId) -> Result<(), PoolError> {
         self.ask(LauncherRequest::DropRealm(id), &[])
             .await

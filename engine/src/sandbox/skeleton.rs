@@ -18,7 +18,7 @@ pub const CODE_DIRECTORY: &str = "/run/stepbox";
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct SkeletonSpec {
     pub tmpfs: Vec<Tmpfs>,
-    /// Bytes of `/dev/shm`.
+    /// Bytes of `/dev/shm`; 0: the session brings its own.
     pub shm: u64,
 }
 
@@ -71,6 +71,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             mount_tmpfs(&tmpfs.target, tmpfs.size, "1777")
                 .at(step, tmpfs.target.display().to_string())
         }),
+        Step::MountShm if spec.shm == 0 => Ok(()),
         Step::MountShm => {
             mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm")
         }

@@ -15,7 +15,7 @@ pub(super) struct Listener(AsyncFd<OwnedFd>);
 
 impl Listener {
     pub(super) fn new(fd: OwnedFd) -> std::io::Result<Self> {
-        Ok(Self(AsyncFd::with_interest(fd, Interest::READABLE)?))
+        Ok(Self(sys::readiness::watch(fd, Interest::READABLE)?))
     }
 
     /// Waits until the kernel has something to tell.
@@ -30,7 +30,7 @@ impl Listener {
     pub(super) fn tried(&self) -> Option<Notification> {
         let notification = sys::seccomp::receive(self.0.as_fd()).ok().flatten()?;
         Some(Notification {
-            syscall: seccomp::describe(notification.arch, notification.nr),
+            syscall: seccomp::describe(&notification).into_owned(),
             args: notification.args.to_vec(),
             pid: pid_in_sandbox(notification.pid),
             program: program_of(notification.pid),

@@ -13,12 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::listener::Listener;
 use super::stream::{Listeners, Stream};
-use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure};
+use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure, StepEvent};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::cgroup::OomWatch;
 use crate::sandbox::init::{FromInit, Go, Request};
-use crate::session::StepEvent;
-use crate::sys::datagram;
+use crate::sys::{datagram, readiness};
 
 /// What to execute, and when to stop it.
 #[derive(Debug)]
@@ -66,7 +65,7 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
         }
     }
     let mut watch = Watch {
-        init: AsyncFd::with_interest(skeleton.init.try_clone()?, Interest::READABLE)?,
+        init: readiness::watch(skeleton.init.try_clone()?, Interest::READABLE)?,
         stdout: Stream::new(true, stdout_read, orders.max_output)?,
         stderr: Stream::new(false, stderr_read, orders.max_output)?,
         listeners: Listeners {
@@ -275,7 +274,7 @@ fn oom_descriptor(watch: &OomWatch) -> Option<AsyncFd<OwnedFd>> {
         Interest::READABLE
     };
     let fd = watch.as_fd().try_clone_to_owned().ok()?;
-    AsyncFd::with_interest(fd, interest).ok()
+    readiness::watch(fd, interest).ok()
 }
 
 /// A pidfd is readable when its process has ended.

@@ -7,8 +7,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
 use super::capture::Capture;
-use crate::outcome::Output;
-use crate::session::StepEvent;
+use crate::outcome::{Output, StepEvent};
 
 /// Bytes read at once: a pipe's whole buffer.
 const CHUNK: usize = 64 * 1024;

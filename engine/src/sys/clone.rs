@@ -24,6 +24,10 @@ impl Namespaces {
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
 }
 
 /// The child of a [`fork`], as its parent holds it.

@@ -6,8 +6,8 @@ pub mod datagram;
 pub mod exec;
 pub mod keyring;
 pub mod mount;
+pub mod namespace;
 pub mod netdevice;
-pub mod signal;
-//! sys
-
+pub mod readiness;
 pub mod seccomp;
+pub mod signal;

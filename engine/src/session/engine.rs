@@ -1,0 +1,208 @@
+//! The engine: one launcher, one set of cgroups, a table of sessions.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::record::Session;
+use super::{Live, RuntimeDir, SessionError, SessionView, check};
+use crate::outcome::{AppliedLimit, StepResult};
+use crate::pool::{Launcher, PoolError, Spares, Started};
+use crate::sandbox::cgroup::Cgroups;
+use crate::sandbox::identity::Mode;
+use crate::spec::{Interpreter, SandboxSpec};
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) launcher: Launcher,
+    pub(super) cgroups: Arc<Cgroups>,
+    pub(super) spares: Spares,
+    pub(super) directories: RuntimeDir,
+    pub(super) interpreter: tokio::sync::OnceCell<Option<Interpreter>>,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    pub(super) steps_done: AtomicU64,
+    pub(super) turn: AtomicU64,
+}
+
+/// The engine as the transport and the command line see it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl Engine {
+    /// To be called in the runtime, with a launcher that was started before it.
+    pub async fn new(
+        started: Started,
+        cgroups: Cgroups,
+        directories: RuntimeDir,
+    ) -> Result<Self, PoolError> {
+        let launcher = Launcher::new(started).map_err(|source| PoolError::Io {
+            what: "the launcher's socket",
+            source,
+        })?;
+        let owned = cgroups
+            .directories()
+            .into_iter()
+            .map(std::path::Path::to_owned)
+            .collect();
+        launcher.own(owned).await?;
+        if let Err(error) = cgroups.sweep(|id| directories.is_dead(id)) {
+            tracing::warn!(%error, "cgroups of a dead engine could not be removed");
+        }
+        let cgroups = Arc::new(cgroups);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
+                launcher,
+                cgroups,
+                directories,
+                interpreter: tokio::sync::OnceCell::new(),
+                sessions: Mutex::default(),
+                steps_done: AtomicU64::new(0),
+                turn: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.inner.launcher.mode
+    }
+
+    /// The directory for this engine's socket and token; 0700.
+    #[must_use]
+    pub fn state_directory(&self) -> &std::path::Path {
+        &self.inner.directories.state
+    }
+
+    /// Fires when the launcher is gone: nothing can be run any more.
+    #[must_use]
+    pub fn launcher_lost(&self) -> &tokio_util::sync::CancellationToken {
+        self.inner.launcher.lost()
+    }
+
+    pub(super) fn sessions_table(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.inner
+            .sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn find(&self, id: &str) -> Result<Arc<Session>, SessionError> {
+        self.sessions_table()
+            .get(id)
+            .map(Arc::clone)
+            .ok_or_else(|| SessionError::NoSession(id.to_owned()))
+    }
+
+    /// 128 random bits: a session's name is not to be guessed.
+    pub(super) fn new_id(&self) -> String {
+        let mut bytes = [0; 16];
+        // The kernel gives up to 256 bytes whole once it is seeded, which a running system is.
+        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        bytes.iter().fold(String::with_capacity(32), |text, byte| {
+            format!("{text}{byte:02x}")
+        })
+    }
+
+    /// Says what would be enforced and which layers would be in force; errors when the host cannot give them.
+    pub fn check(
+        &self,
+        spec: &SandboxSpec,
+    ) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
+        Ok((
+            check::limits(&self.inner.cgroups, spec)?,
+            check::isolation(self.mode()),
+        ))
+    }
+
+    pub fn session(&self, id: &str) -> Result<SessionView, SessionError> {
+        Ok(self.find(id)?.view())
+    }
+
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionView> {
+        let mut views: Vec<_> = self
+            .sessions_table()
+            .values()
+            .map(|session| session.view())
+            .collect();
+        views.sort_by_key(|view| view.created);
+        views
+    }
+
+    /// Keeps output and changes that a reply could not carry, until release, the session's end or 60 s.
+    pub fn keep(&self, id: &str, result: Arc<StepResult>) {
+        if let Ok(session) = self.find(id) {
+            session.kept.put(result);
+        }
+    }
+
+    /// What was kept of a step.
+    pub fn kept(&self, id: &str, step_id: &str) -> Result<Arc<StepResult>, SessionError> {
+        self.find(id)?
+            .kept
+            .get(step_id)
+            .ok_or_else(|| SessionError::NoStep(step_id.to_owned()))
+    }
+
+    pub fn release(&self, id: &str, step_id: &str) -> Result<(), SessionError> {
+        if self.find(id)?.kept.remove(step_id) {
+            Ok(())
+        } else {
+            Err(SessionError::NoStep(step_id.to_owned()))
+        }
+    }
+
+    /// Lets go of kept results that nobody has read for a minute. To be called now and then.
+    pub fn expire_kept(&self) {
+        let sessions: Vec<_> = self.sessions_table().values().map(Arc::clone).collect();
+        for session in sessions {
+            session.kept.expire();
+        }
+    }
+
+    /// By what each limit would be kept, whatever a session asks for.
+    #[must_use]
+    pub fn limit_mechanisms(&self) -> Vec<AppliedLimit> {
+        use crate::outcome::{EnforcedBy, Resource};
+        let mechanism = |resource| AppliedLimit {
+            resource,
+            max: None,
+            enforced_by: match resource {
+                Resource::Workspace => EnforcedBy::None,
+                other => self.inner.cgroups.mechanism(other),
+            },
+        };
+        [
+            Resource::Memory,
+            Resource::Pids,
+            Resource::Cpu,
+            Resource::Workspace,
+        ]
+        .map(mechanism)
+        .into()
+    }
+
+    #[must_use]
+    pub fn live(&self) -> Live {
+        let sessions = self.sessions_table();
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Live {
+            sessions: count(sessions.len()),
+            steps: sessions
+                .values()
+                .map(|session| session.steps_running())
+                .sum(),
+            slots: count(
+                self.inner.spares.count()
+                    + sessions
+                        .values()
+                        .map(|session| session.slots.count())
+                        .sum::<usize>(),
+            ),
+            steps_done: self.inner.steps_done.load(Ordering::Relaxed),
+        }
+    }
+}

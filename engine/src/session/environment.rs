@@ -1,0 +1,160 @@
+//! The environment that code starts with: built from nothing, never inherited.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::sandbox::identity::BOX_NAME;
+use crate::spec::{Interpreter, Limits};
+
+/// Where a session's caches are, on disk and kept between its steps.
+pub(super) const CACHE: &str = "/var/cache/user";
+/// Temporary files on disk, gone after the step.
+pub(super) const TEMPORARY: &str = "/var/tmp";
+pub(super) const HOME: &str = "/home/user";
+pub(super) const WORKSPACE: &str = "/workspace";
+
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where packages that a caller installed with `--target` are looked for, after the workspace itself.
+const PYTHON_PATH: &str = "/workspace:/workspace/.deps";
+/// Pools of numeric libraries size themselves by the host's processors unless they are told.
+const THREAD_POOLS: &[&str] = &[
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "RAYON_NUM_THREADS",
+];
+
+/// The variables of a step, sorted by name; the caller's win, the step's over the session's.
+pub(super) fn build(
+    interpreter: Option<&Interpreter>,
+    limits: &Limits,
+    directory: &Path,
+    session: &BTreeMap<String, String>,
+    step: &BTreeMap<String, String>,
+) -> Vec<(String, String)> {
+    let mut variables: BTreeMap<String, String> = [
+        ("ASAN_OPTIONS", "detect_leaks=0"),
+        ("HOME", HOME),
+        ("LANG", "C.UTF-8"),
+        ("LOGNAME", BOX_NAME),
+        ("MPLBACKEND", "Agg"),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("PYTHONNOUSERSITE", "1"),
+        ("SHELL", "/bin/sh"),
+        ("TERM", "dumb"),
+        ("TMPDIR", TEMPORARY),
+        ("USER", BOX_NAME),
+        ("NODE_PATH", "/workspace/node_modules"),
+        ("XDG_CACHE_HOME", CACHE),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    for (name, below) in [
+        ("CARGO_HOME", "cargo"),
+        ("GOCACHE", "go-build"),
+        ("MPLCONFIGDIR", "matplotlib"),
+        ("NPM_CONFIG_CACHE", "npm"),
+        ("PIP_CACHE_DIR", "pip"),
+    ] {
+        variables.insert(name.to_owned(), format!("{CACHE}/{below}"));
+    }
+    variables.insert("PWD".to_owned(), directory.display().to_string());
+    variables.insert("PATH".to_owned(), path(interpreter));
+    if let Some(threads) = threads(limits) {
+        for name in THREAD_POOLS {
+            variables.insert((*name).to_owned(), threads.to_string());
+        }
+    }
+    for given in [session, step] {
+        variables.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
+    // The code's file is not in the workspace, so its modules would not be found there.
+    variables
+        .entry("PYTHONPATH".to_owned())
+        .and_modify(|given| *given = format!("{given}:{PYTHON_PATH}"))
+        .or_insert_with(|| PYTHON_PATH.to_owned());
+    variables.into_iter().collect()
+}
+
+/// The interpreter's own directory comes first, so that `python3` and its scripts are the caller's.
+fn path(interpreter: Option<&Interpreter>) -> String {
+    let own = interpreter
+        .and_then(|interpreter| interpreter.executable.parent())
+        .filter(|directory| !SYSTEM_PATH.split(':').any(|known| Path::new(known) == *directory));
+    own.map_or_else(
+        || SYSTEM_PATH.to_owned(),
+        |directory| format!("{}:{SYSTEM_PATH}", directory.display()),
+    )
+}
+
+/// How many threads a pool may have under the caps; none when no cap is below the host's processors.
+fn threads(limits: &Limits) -> Option<u64> {
+    let host = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let by_cpu = limits.cpu.map_or(u64::MAX, |milli| milli.div_ceil(1000));
+    // A pool of a quarter of the task limit leaves room for the program's other threads and children.
+    let by_pids = limits.pids.map_or(u64::MAX, |pids| (pids / 4).max(1));
+    let threads = by_cpu.min(by_pids);
+    (threads < host).then_some(threads)
+}
+
+/// The processors that a step may use, taken round robin; empty: all.
+pub(super) fn processors(limits: &Limits, turn: u64) -> Vec<u32> {
+    let Some(milli) = limits.cpu else {
+        return Vec::new();
+    };
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    let all: Vec<u32> = (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|index| allowed.is_set(*index))
+        .filter_map(|index| u32::try_from(index).ok())
+        .collect();
+    let wanted = usize::try_from(milli.div_ceil(1000)).unwrap_or(usize::MAX);
+    if wanted >= all.len() {
+        return Vec::new();
+    }
+    let start = usize::try_from(turn).unwrap_or(0) % all.len();
+    (0..wanted)
+        .map(|index| all[(start + index) % all.len()])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn built(given: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let given = given
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let limits = Limits {
+            pids: Some(16),
+            ..Limits::default()
+        };
+        build(
+            None,
+            &limits,
+            Path::new(WORKSPACE),
+            &given,
+            &BTreeMap::new(),
+        )
+        .into_iter()
+        .collect()
+    }
+
+    #[test]
+    fn the_callers_value_wins_and_the_workspace_stays_importable() {
+        let variables = built(&[("HOME", "/tmp"), ("PYTHONPATH", "/x")]);
+        assert_eq!(variables["HOME"], "/tmp");
+        assert_eq!(variables["PYTHONPATH"], "/x:/workspace:/workspace/.deps");
+    }
+
+    #[test]
+    fn nothing_of_the_engines_environment_is_in_it() {
+        let variables = built(&[]);
+        assert!(!variables.contains_key("CARGO_MANIFEST_DIR"));
+        assert_eq!(variables["PATH"], SYSTEM_PATH);
+    }
+}

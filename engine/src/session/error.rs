@@ -1,0 +1,53 @@
+//! Why a request about a session could not be carried out.
+
+use crate::pool::{KeeperError, PoolError};
+use crate::workspace::FileError;
+
+/// What happens to the code is never an error.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error("no session {0:?}")]
+    NoSession(String),
+    #[error("session {0:?} is closed")]
+    Closed(String),
+    #[error("no kept output for step {0:?}: it was released, has expired or never was")]
+    NoStep(String),
+    /// A mount or workspace was judged at creation and refused.
+    #[error("{field}: {reason}")]
+    Refused {
+        field: String,
+        reason: String,
+        mount: bool,
+    },
+    /// The host cannot give what was asked for: a layer or a limit that cannot bind.
+    #[error("{what}")]
+    Unavailable { what: String, mend: Option<String> },
+    /// All sandboxes are in use and the wait for one was too long.
+    #[error("{what}")]
+    Busy { what: String },
+    #[error("sandbox setup: {0}")]
+    Setup(String),
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The launcher died: no sandbox can be made any more.
+    #[error("the launcher of this engine ended: no sandbox can be made any more")]
+    LauncherLost,
+}
+
+impl From<PoolError> for SessionError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Gone("the launcher") => Self::LauncherLost,
+            error => Self::Setup(error.to_string()),
+        }
+    }
+}
+
+impl From<KeeperError> for SessionError {
+    fn from(error: KeeperError) -> Self {
+        match error {
+            KeeperError::File(error) => Self::File(error),
+            KeeperError::Pool(error) => error.into(),
+        }
+    }
+}

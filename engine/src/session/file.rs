@@ -1,0 +1,194 @@
+//! Files of a session's workspace, through its keeper. The engine holds descriptors that the keeper opened, never paths.
+
+use std::io::SeekFrom;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+
+use super::SessionError;
+use super::engine::Engine;
+use super::record::Session;
+use crate::outcome::FileStat;
+use crate::workspace::{FileError, FileReason, display};
+
+/// A file being written: it appears whole at [`FileWrite::commit`], or not at all.
+#[derive(Debug)]
+pub struct FileWrite {
+    session: Arc<Session>,
+    path: Vec<u8>,
+    file: File,
+    /// None when it was committed.
+    write: Option<u64>,
+}
+
+/// A file being read.
+#[derive(Debug)]
+pub struct FileRead {
+    /// Bytes of the whole file when it was opened.
+    pub size: u64,
+    path: Vec<u8>,
+    file: File,
+    left: u64,
+}
+
+impl FileWrite {
+    /// Adds bytes at the end.
+    pub async fn write(&mut self, data: &[u8]) -> Result<(), SessionError> {
+        self.file
+            .write_all(data)
+            .await
+            .map_err(|error| failed(&self.path, &error))
+    }
+
+    /// Makes the file appear; gives its size in bytes.
+    pub async fn commit(mut self) -> Result<u64, SessionError> {
+        self.file
+            .flush()
+            .await
+            .map_err(|error| failed(&self.path, &error))?;
+        let Some(write) = self.write.take() else {
+            return Ok(0);
+        };
+        Ok(self.session.keeper.commit_write(write).await?)
+    }
+}
+
+impl Drop for FileWrite {
+    fn drop(&mut self) {
+        if let Some(write) = self.write.take() {
+            let session = Arc::clone(&self.session);
+            tokio::spawn(async move {
+                // A keeper that is gone has taken the unfinished file with it.
+                let _ = session.keeper.abort_write(write).await;
+            });
+        }
+    }
+}
+
+impl FileRead {
+    /// The next bytes, at most `max`; empty at the end.
+    pub async fn read(&mut self, max: usize) -> Result<Vec<u8>, SessionError> {
+        let size = usize::try_from(self.left).map_or(max, |left| left.min(max));
+        let mut buffer = vec![0; size];
+        let read = self
+            .file
+            .read(&mut buffer)
+            .await
+            .map_err(|error| failed(&self.path, &error))?;
+        self.left -= read as u64;
+        buffer.truncate(read);
+        Ok(buffer)
+    }
+}
+
+fn failed(path: &[u8], error: &std::io::Error) -> SessionError {
+    let reason = match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => FileReason::NoSpace,
+        Some(libc::EFBIG) => FileReason::TooLarge,
+        _ => FileReason::Other,
+    };
+    FileError {
+        path: display(path),
+        reason,
+        message: error.to_string(),
+    }
+    .into()
+}
+
+fn file(fd: OwnedFd) -> File {
+    File::from_std(std::fs::File::from(fd))
+}
+
+impl Engine {
+    /// `mode`: permission bits of a new file.
+    pub async fn write_file(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        mode: Option<u32>,
+    ) -> Result<FileWrite, SessionError> {
+        let session = self.find(id)?;
+        let (fd, write) = session.keeper.begin_write(path.clone(), mode).await?;
+        Ok(FileWrite {
+            session,
+            path,
+            file: file(fd),
+            write: Some(write),
+        })
+    }
+
+    /// `max`: refuse a larger file. `length`: none reads to the end.
+    pub async fn read_file(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        offset: u64,
+        length: Option<u64>,
+        max: u64,
+    ) -> Result<FileRead, SessionError> {
+        let session = self.find(id)?;
+        let (fd, stat) = session.keeper.open_read(path.clone(), max).await?;
+        let mut file = file(fd);
+        file.seek(SeekFrom::Start(offset))
+            .await
+            .map_err(|error| failed(&path, &error))?;
+        // The file may grow while it is read: what was refused as too large must not come in by growing.
+        let rest = stat.size.saturating_sub(offset);
+        Ok(FileRead {
+            size: stat.size,
+            path,
+            file,
+            left: length.map_or(rest, |length| length.min(rest)),
+        })
+    }
+
+    /// The entries, and whether the walk ended at its budget.
+    pub async fn list_files(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        recursive: bool,
+        files_only: bool,
+    ) -> Result<(Vec<FileStat>, bool), SessionError> {
+        let listing = self
+            .find(id)?
+            .keeper
+            .list(path, recursive, files_only)
+            .await?;
+        Ok((listing.files, listing.truncated))
+    }
+
+    /// Of the entry itself: a link is not followed.
+    pub async fn stat_file(&self, id: &str, path: Vec<u8>) -> Result<FileStat, SessionError> {
+        Ok(self.find(id)?.keeper.stat(path).await?)
+    }
+
+    pub async fn make_dir(&self, id: &str, path: Vec<u8>) -> Result<(), SessionError> {
+        Ok(self.find(id)?.keeper.make_dir(path).await?)
+    }
+
+    pub async fn remove(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        recursive: bool,
+    ) -> Result<(), SessionError> {
+        Ok(self.find(id)?.keeper.remove(path, recursive).await?)
+    }
+
+    pub async fn rename(
+        &self,
+        id: &str,
+        source: Vec<u8>,
+        target: Vec<u8>,
+        replace: bool,
+    ) -> Result<(), SessionError> {
+        Ok(self
+            .find(id)?
+            .keeper
+            .rename(source, target, replace)
+            .await?)
+    }
+}

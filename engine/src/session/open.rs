@@ -1,0 +1,250 @@
+//! Making a session: its directories, its slot, its keeper.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::engine::Engine;
+use super::environment::{CACHE, WORKSPACE};
+use super::record::{Parts, Session};
+use super::slots::{SessionMount, Slots};
+use super::{SessionError, SessionView, check, interpreter};
+use crate::pool::Keeper;
+use crate::sandbox::rootfs::{MountPoint, RootSpec};
+use crate::sandbox::skeleton::SkeletonSpec;
+use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource};
+
+/// Directories that programs expect in the cache, as the sandbox's user's own.
+const CACHE_PARTS: &[&str] = &["cargo", "go-build", "matplotlib", "npm", "pip"];
+
+impl Engine {
+    pub async fn create_session(&self, spec: SandboxSpec) -> Result<SessionView, SessionError> {
+        let limits = check::limits(&self.inner.cgroups, &spec)?;
+        let interpreter = match &spec.interpreter {
+            Some(interpreter) => Some(interpreter.clone()),
+            None => self.default_interpreter().await,
+        };
+        let id = self.new_id();
+        let directory = self.inner.directories.scratch.join(&id);
+        let made = self
+            .open_in(&directory, id.clone(), spec, interpreter, limits)
+            .await;
+        match made {
+            Ok(session) => {
+                let view = session.view();
+                self.sessions_table().insert(id, Arc::new(session));
+                Ok(view)
+            }
+            Err(error) => {
+                crate::launcher::scratch::remove_directory(&directory);
+                Err(error)
+            }
+        }
+    }
+
+    async fn default_interpreter(&self) -> Option<Interpreter> {
+        self.inner
+            .interpreter
+            .get_or_init(|| async {
+                tokio::task::spawn_blocking(interpreter::discover)
+                    .await
+                    .ok()
+                    .flatten()
+            })
+            .await
+            .clone()
+    }
+
+    async fn open_in(
+        &self,
+        directory: &Path,
+        id: String,
+        spec: SandboxSpec,
+        interpreter: Option<Interpreter>,
+        limits: Vec<crate::outcome::AppliedLimit>,
+    ) -> Result<Session, SessionError> {
+        let workspace = make_directories(directory, &spec)?;
+        let root = root_spec(&spec, interpreter.clone());
+        let image_digest = digest(&root);
+        let spares = self.inner.spares.clone();
+        let launcher = self.inner.launcher.clone();
+        let seed = spares.take(&root).await?;
+        let realm = (seed.slot.realm, seed.slot.user);
+        let mounts = mounts(&spec, &workspace, directory);
+        let slots = Slots::new(
+            launcher.clone(),
+            spares.clone(),
+            realm,
+            root.clone(),
+            skeleton_spec(&spec),
+            mounts.clone(),
+            directory.join("slots"),
+        );
+        let opened = async {
+            let keeper = self.make_keeper(&slots, &spec, &workspace, directory).await?;
+            slots.adopt(seed.slot).await?;
+            Ok::<_, SessionError>(keeper)
+        };
+        let keeper = match opened.await {
+            Ok(keeper) => keeper,
+            Err(error) => {
+                slots.close().await;
+                spares.release_realm(realm.0).await;
+                return Err(error);
+            }
+        };
+        Ok(Session::new(Parts {
+            id,
+            isolation: check::isolation(launcher.mode),
+            spec,
+            interpreter,
+            realm: realm.0,
+            directory: directory.to_owned(),
+            keeper,
+            slots,
+            limits,
+            image_digest,
+        }))
+    }
+
+    async fn make_keeper(
+        &self,
+        slots: &Arc<Slots>,
+        spec: &SandboxSpec,
+        workspace: &Path,
+        directory: &Path,
+    ) -> Result<Keeper, SessionError> {
+        let given = matches!(spec.workspace, WorkspaceSource::Given { .. });
+        let tree = |source: &Path, ours| SessionMount {
+            source: source.to_owned(),
+            identity: None,
+            target: PathBuf::from(WORKSPACE),
+            read_only: false,
+            ours,
+        };
+        let workspace = slots.tree(&tree(workspace, !given)).await?;
+        let scratch = slots.tree(&tree(directory, true)).await?;
+        Ok(Keeper::make(
+            &slots.launcher,
+            slots.realm.0,
+            &slots.root,
+            [workspace.as_fd(), scratch.as_fd()],
+            given,
+        )
+        .await?)
+    }
+}
+
+/// The session's own directories; gives the workspace.
+fn make_directories(directory: &Path, spec: &SandboxSpec) -> Result<PathBuf, SessionError> {
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: std::io::Error| SessionError::Setup(format!("make directory {path}: {error}"))
+    };
+    for part in CACHE_PARTS {
+        let path = directory.join("cache").join(part);
+        fs::create_dir_all(&path).map_err(failed(&path))?;
+    }
+    let workspace = match &spec.workspace {
+        WorkspaceSource::Private => directory.join("workspace"),
+        WorkspaceSource::Given { path, .. } => path.clone(),
+    };
+    fs::create_dir_all(&workspace).map_err(failed(&workspace))?;
+    Ok(workspace)
+}
+
+fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
+    let mounts = spec.mounts.iter().map(|mount| MountPoint {
+        path: mount.target.clone(),
+        directory: mount.source.is_dir(),
+    });
+    let tmpfs = spec.tmpfs.iter().map(|tmpfs| MountPoint {
+        path: tmpfs.target.clone(),
+        directory: true,
+    });
+    let mut mount_points: Vec<_> = mounts
+        .chain(tmpfs)
+        .filter(|point| !BUILT_IN.iter().any(|known| point.path == Path::new(known)))
+        .collect();
+    mount_points.sort_by(|one, other| one.path.cmp(&other.path));
+    RootSpec {
+        interpreter,
+        mount_points,
+    }
+}
+
+/// Mount points that every root has.
+const BUILT_IN: &[&str] = &["/tmp", "/dev/shm", "/var/tmp", "/workspace"];
+
+fn skeleton_spec(spec: &SandboxSpec) -> SkeletonSpec {
+    const UNCAPPED: u64 = 1 << 30;
+    const SMALLEST: u64 = 1 << 20;
+    let shm = Path::new("/dev/shm");
+    let given = spec.mounts.iter().any(|mount| mount.target == shm)
+        || spec.tmpfs.iter().any(|tmpfs| tmpfs.target == shm);
+    let temporary: u64 = spec.tmpfs.iter().map(|tmpfs| tmpfs.size).sum();
+    // Files in memory are charged to the sandbox: together they stay below half of it.
+    let half = spec.limits.memory.map_or(UNCAPPED, |memory| memory / 2);
+    SkeletonSpec {
+        tmpfs: spec.tmpfs.clone(),
+        shm: if given {
+            0
+        } else {
+            half.saturating_sub(temporary).max(SMALLEST)
+        },
+    }
+}
+
+fn mounts(spec: &SandboxSpec, workspace: &Path, directory: &Path) -> Vec<SessionMount> {
+    let mut mounts = vec![
+        SessionMount {
+            source: workspace.to_owned(),
+            identity: None,
+            target: WORKSPACE.into(),
+            read_only: false,
+            ours: spec.workspace == WorkspaceSource::Private,
+        },
+        SessionMount {
+            source: directory.join("cache"),
+            identity: None,
+            target: CACHE.into(),
+            read_only: false,
+            ours: true,
+        },
+    ];
+    if let WorkspaceSource::Given { path, .. } = &spec.workspace {
+        // What the caller's own tools run or obey is not for the code to change.
+        let protected = spec.protect.iter().map(|name| (name, path.join(name)));
+        for (name, source) in protected.filter(|(_, source)| source.symlink_metadata().is_ok_and(|found| !found.is_symlink())) {
+            mounts.push(SessionMount {
+                source,
+                identity: None,
+                target: Path::new(WORKSPACE).join(name),
+                read_only: true,
+                ours: false,
+            });
+        }
+    }
+    mounts.extend(spec.mounts.iter().map(|mount| SessionMount {
+        source: mount.source.clone(),
+        identity: Some(mount.identity),
+        target: mount.target.clone(),
+        read_only: mount.read_only,
+        ours: false,
+    }));
+    mounts
+}
+
+/// Names what the root was built from.
+fn digest(root: &RootSpec) -> String {
+    let mut hash = Sha256::new();
+    hash.update(fs::read("/etc/os-release").unwrap_or_default());
+    hash.update(postcard::to_stdvec(root).unwrap_or_default());
+    let text = hash.finalize().iter().fold(String::new(), |text, byte| {
+        format!("{text}{byte:02x}")
+    });
+    format!("sha256:{text}")
+}

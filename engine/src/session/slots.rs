@@ -1,0 +1,406 @@
+//! The slots of one session: who waits for one, who has one, when another is made.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::SessionError;
+use super::environment::{CACHE, HOME, TEMPORARY, WORKSPACE};
+use crate::launcher::message::{RealmId, TreeRequest};
+use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
+use crate::sandbox::rootfs::RootSpec;
+use crate::sandbox::skeleton::SkeletonSpec;
+
+/// Slots of one session at most: steps beyond that wait.
+const MAX_SLOTS: usize = 128;
+/// Slots made at once: more would only slow down those that exist.
+const MAX_MAKING: usize = 2;
+/// Slots that a session keeps when it is quiet: one is made ready while the other runs.
+const KEPT: usize = 2;
+/// How long a slot beyond those waits for work.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long a step waits for a slot.
+pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A tree that each slot of the session gets.
+#[derive(Clone, Debug)]
+pub(super) struct SessionMount {
+    pub(super) source: PathBuf,
+    pub(super) identity: Option<(u64, u64)>,
+    pub(super) target: PathBuf,
+    pub(super) read_only: bool,
+    /// The engine made the directory: where owners cannot be translated it may be given to the sandbox's user.
+    pub(super) ours: bool,
+}
+
+/// A slot with a sandbox made ahead.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) slot: Slot,
+    pub(super) skeleton: Skeleton,
+}
+
+/// A slot on its way to a step. Dropped on the way, it is thrown away and no longer counted.
+#[derive(Debug)]
+pub(super) struct Lease {
+    ready: Option<Ready>,
+    counted: bool,
+    slots: Arc<Slots>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<Ready>,
+    waiting: VecDeque<oneshot::Sender<Lease>>,
+    total: usize,
+    making: usize,
+    numbers: u64,
+    trimming: bool,
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Slots {
+    pub(super) launcher: Launcher,
+    pub(super) spares: Spares,
+    pub(super) realm: (RealmId, u32),
+    pub(super) root: RootSpec,
+    pub(super) skeleton: SkeletonSpec,
+    pub(super) mounts: Vec<SessionMount>,
+    pub(super) directory: PathBuf,
+    state: Mutex<State>,
+}
+
+impl Slots {
+    pub(super) fn new(
+        launcher: Launcher,
+        spares: Spares,
+        realm: (RealmId, u32),
+        root: RootSpec,
+        skeleton: SkeletonSpec,
+        mounts: Vec<SessionMount>,
+        directory: PathBuf,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            launcher,
+            spares,
+            realm,
+            root,
+            skeleton,
+            mounts,
+            directory,
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lease(self: &Arc<Self>, ready: Option<Ready>) -> Lease {
+        Lease {
+            ready,
+            counted: true,
+            slots: Arc::clone(self),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.state().total
+    }
+
+    /// Takes a slot that was made for nobody as this session's.
+    pub(super) async fn adopt(self: &Arc<Self>, slot: Slot) -> Result<(), PoolError> {
+        self.state().total += 1;
+        let lease = self.lease(None);
+        let ready = self.equip(slot).await?;
+        lease.fill(ready).hand_on();
+        Ok(())
+    }
+
+    /// Gives the slot the session's trees, and makes its first sandbox.
+    async fn equip(&self, slot: Slot) -> Result<Ready, PoolError> {
+        let number = {
+            let mut state = self.state();
+            state.numbers += 1;
+            state.numbers
+        };
+        let own = self.directory.join(number.to_string());
+        for (below, target, scratch) in [("home", HOME, true), ("tmp", TEMPORARY, true)] {
+            let source = own.join(below);
+            std::fs::create_dir_all(&source).map_err(|source| PoolError::Io {
+                what: "make a directory of the session",
+                source,
+            })?;
+            let mount = SessionMount {
+                source,
+                identity: None,
+                target: target.into(),
+                read_only: false,
+                ours: true,
+            };
+            self.attach(&slot, &mount, scratch).await?;
+        }
+        for mount in &self.mounts {
+            self.attach(&slot, mount, false).await?;
+        }
+        let skeleton = slot.prepare(&self.skeleton).await?;
+        Ok(Ready { slot, skeleton })
+    }
+
+    async fn attach(
+        &self,
+        slot: &Slot,
+        mount: &SessionMount,
+        scratch: bool,
+    ) -> Result<(), PoolError> {
+        let attachment = Attachment {
+            tree: self.tree(mount).await?,
+            target: mount.target.clone(),
+            scratch,
+        };
+        slot.attach(&attachment).await
+    }
+
+    /// A detached tree of a mount of the session, owned by the sandbox's user one way or the other.
+    pub(super) async fn tree(&self, mount: &SessionMount) -> Result<OwnedFd, PoolError> {
+        let request = TreeRequest {
+            realm: self.realm.0,
+            source: mount.source.clone(),
+            identity: mount.identity,
+            read_only: mount.read_only,
+            map_owner: true,
+        };
+        let (tree, mapped, _) = self.launcher.clone_tree(request).await?;
+        if !mapped && mount.ours {
+            std::os::unix::fs::chown(&mount.source, Some(self.realm.1), Some(self.realm.1))
+                .map_err(|source| PoolError::Io {
+                    what: "give a directory to the sandbox's user",
+                    source,
+                })?;
+        } else if !mapped && !mount.read_only {
+            return Err(PoolError::Io {
+                what: "the file system of a workspace or mount cannot translate owners (idmapped mounts)",
+                source: std::io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+            });
+        }
+        Ok(tree)
+    }
+
+    /// A slot with a sandbox made ahead, at once or as soon as one is free.
+    pub(super) async fn take(self: &Arc<Self>) -> Result<Lease, SessionError> {
+        let receiver = {
+            let mut state = self.state();
+            if state.closed {
+                return Err(SessionError::Closed(String::new()));
+            }
+            if let Some(ready) = state.free.pop() {
+                return Ok(self.lease(Some(ready)));
+            }
+            let (sender, receiver) = oneshot::channel();
+            state.waiting.push_back(sender);
+            receiver
+        };
+        self.grow();
+        match tokio::time::timeout(QUEUE_TIMEOUT, receiver).await {
+            Ok(Ok(lease)) => Ok(lease),
+            Ok(Err(_)) => Err(self.why_none()),
+            Err(_) => Err(SessionError::Busy {
+                what: format!(
+                    "all {} sandboxes of this session were in use for {} s",
+                    self.count(),
+                    QUEUE_TIMEOUT.as_secs()
+                ),
+            }),
+        }
+    }
+
+    fn why_none(&self) -> SessionError {
+        if self.launcher.lost().is_cancelled() {
+            SessionError::LauncherLost
+        } else {
+            SessionError::Closed(String::new())
+        }
+    }
+
+    /// Makes another slot in the background when more steps wait than slots are being made.
+    fn grow(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            let wanted = state.waiting.len().max(KEPT.saturating_sub(state.total));
+            if state.closed
+                || state.making >= wanted.min(MAX_MAKING)
+                || state.total >= MAX_SLOTS
+            {
+                return;
+            }
+            state.making += 1;
+            state.total += 1;
+        }
+        let slots = Arc::clone(self);
+        tokio::spawn(async move {
+            let lease = slots.lease(None);
+            let made = match slots.spares.another(slots.realm, &slots.root).await {
+                Ok(slot) => slots.equip(slot).await,
+                Err(error) => Err(error),
+            };
+            slots.state().making -= 1;
+            match made {
+                Ok(ready) => {
+                    lease.fill(ready).hand_on();
+                    slots.grow();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a slot could not be made");
+                    drop(lease);
+                    slots.give_up_if_alone();
+                }
+            }
+        });
+    }
+
+    /// Nobody can be served when there is no slot and none can be made.
+    fn give_up_if_alone(&self) {
+        let mut state = self.state();
+        if state.total == 0 && state.making == 0 {
+            state.waiting.clear();
+        }
+    }
+
+    /// Makes a used slot ready for the next step, in the background.
+    pub(super) fn put_back(self: &Arc<Self>, mut slot: Slot) {
+        let slots = Arc::clone(self);
+        let lease = self.lease(None);
+        tokio::spawn(async move {
+            let ready = async {
+                slot.reset().await?;
+                let skeleton = slot.prepare(&slots.skeleton).await?;
+                Ok::<_, PoolError>(Ready { slot, skeleton })
+            };
+            match ready.await {
+                Ok(ready) => {
+                    lease.fill(ready).hand_on();
+                    slots.grow();
+                    slots.trim();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a slot is thrown away");
+                    drop(lease);
+                    slots.grow();
+                    slots.give_up_if_alone();
+                }
+            }
+        });
+    }
+
+    /// Throws a used slot away: what its cgroup holds is not known, or was an out-of-memory kill.
+    pub(super) fn throw_away(self: &Arc<Self>, slot: Slot) {
+        self.forget(slot);
+        self.grow();
+    }
+
+    fn forget(&self, slot: Slot) {
+        self.state().total -= 1;
+        tokio::spawn(close(slot));
+    }
+
+    /// Lets go of slots that were made for a burst.
+    fn trim(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            if state.trimming || state.closed || state.free.len() <= KEPT {
+                return;
+            }
+            state.trimming = true;
+        }
+        let slots = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(IDLE).await;
+            let surplus: Vec<_> = {
+                let mut state = slots.state();
+                state.trimming = false;
+                let kept = KEPT.min(state.free.len());
+                state.free.drain(kept..).collect()
+            };
+            for Ready { slot, skeleton } in surplus {
+                drop(skeleton);
+                slots.forget(slot);
+            }
+        });
+    }
+
+    /// Refuses new steps and removes the slots; those in use go when their steps end.
+    pub(super) async fn close(&self) {
+        let free: Vec<_> = {
+            let mut state = self.state();
+            state.closed = true;
+            state.waiting.clear();
+            let free: Vec<_> = state.free.drain(..).collect();
+            state.total -= free.len();
+            free
+        };
+        for Ready { slot, skeleton } in free {
+            drop(skeleton);
+            close(slot).await;
+        }
+    }
+}
+
+async fn close(slot: Slot) {
+    if let Err(error) = slot.close().await {
+        tracing::warn!(%error, "a slot could not be removed");
+    }
+}
+
+impl Lease {
+    fn fill(mut self, ready: Ready) -> Self {
+        self.ready = Some(ready);
+        self
+    }
+
+    /// The slot and the sandbox; the caller puts the slot back or throws it away.
+    pub(super) fn into_parts(mut self) -> Option<(Slot, Skeleton)> {
+        let Ready { slot, skeleton } = self.ready.take()?;
+        self.counted = false;
+        Some((slot, skeleton))
+    }
+
+    /// Gives the slot to the first that still waits, else to the free ones.
+    fn hand_on(mut self) {
+        let slots = Arc::clone(&self.slots);
+        loop {
+            let waiting = {
+                let mut state = slots.state();
+                match state.waiting.pop_front() {
+                    Some(waiting) => waiting,
+                    None if state.closed => break,
+                    None => {
+                        state.free.extend(self.ready.take());
+                        self.counted = false;
+                        return;
+                    }
+                }
+            };
+            match waiting.send(self) {
+                Ok(()) => return,
+                Err(back) => self = back,
+            }
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.counted {
+            self.slots.state().total -= 1;
+        }
+        if let Some(Ready { slot, skeleton }) = self.ready.take() {
+            drop(skeleton);
+            tokio::spawn(close(slot));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The life of a step, on one page: a slot, a snapshot, the watch, the changes, the verdict.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::SessionError;
+use super::engine::Engine;
+use super::environment;
+use super::record::Session;
+use crate::launcher::message::Changes;
+use crate::outcome::{
+    AppliedLimit, Evidence, Output, Resource, StartupFailure, StepEvent, StepResult, Usage,
+    classify,
+};
+use crate::pool::{PoolError, Skeleton, Slot};
+use crate::sandbox::init::Request;
+use crate::sandbox::skeleton::CODE_DIRECTORY;
+use crate::spec::{Language, Limits, Program, StepSpec};
+use crate::supervise::{Observed, Orders, watch};
+
+/// How long the end of the launcher may take to show after the end of a sandbox.
+const LAUNCHER_END: Duration = Duration::from_millis(200);
+
+impl Engine {
+    /// Runs a step to its end. When `cancel` fires the step is stopped, and the result bears the fault `cancelled`.
+    /// Dropping the future kills the sandbox too. Events are dropped, and counted, when the receiver is slow.
+    pub async fn run(
+        &self,
+        id: &str,
+        step: StepSpec,
+        events: Option<mpsc::Sender<StepEvent>>,
+        cancel: CancellationToken,
+    ) -> Result<StepResult, SessionError> {
+        let session = self.find(id)?;
+        let step_id = self.new_id();
+        if let Some(events) = &events {
+            // A receiver that is gone, or full before the first chunk, needs no start.
+            let _ = events.try_send(StepEvent::Started {
+                step_id: step_id.clone(),
+            });
+        }
+        let limits = limits(&session, &step);
+        let mut run = Run {
+            engine: self,
+            session: &session,
+            step_id,
+            limits,
+            asked: Instant::now(),
+            queue: None,
+        };
+        run.run(step, events, cancel).await
+    }
+}
+
+fn limits(session: &Session, step: &StepSpec) -> Limits {
+    Limits {
+        memory: step.memory.unwrap_or(session.spec.limits.memory),
+        ..session.spec.limits
+    }
+}
+
+struct Run<'a> {
+    engine: &'a Engine,
+    session: &'a Arc<Session>,
+    step_id: String,
+    limits: Limits,
+    asked: Instant,
+    queue: Option<Duration>,
+}
+
+impl Run<'_> {
+    async fn run(
+        &mut self,
+        step: StepSpec,
+        events: Option<mpsc::Sender<StepEvent>>,
+        cancel: CancellationToken,
+    ) -> Result<StepResult, SessionError> {
+        let running = self.session.begin_step();
+        let lease = tokio::select! {
+            lease = self.session.slots.take() => lease.map_err(|error| self.named(error))?,
+            () = cancel.cancelled() => return Ok(self.cancelled()),
+            () = self.session.closing.cancelled() => {
+                return Err(SessionError::Closed(self.session.id.clone()));
+            }
+        };
+        self.queue = Some(self.asked.elapsed());
+        let (mut slot, skeleton) = lease
+            .into_parts()
+            .ok_or_else(|| SessionError::Closed(self.session.id.clone()))?;
+        let applied = match slot.apply(&self.limits) {
+            Ok(applied) => applied,
+            Err(error) => {
+                self.session.slots.throw_away(slot);
+                return Ok(self.not_started(error));
+            }
+        };
+        let since = self.begin_tracking().await?;
+        let orders = self.orders(step, &slot, events, &cancel);
+        let observed = self.watch(skeleton, &slot, orders, &cancel).await;
+        let observed = match observed {
+            Ok(observed) => observed,
+            Err(source) => {
+                self.session.slots.throw_away(slot);
+                return Ok(self.not_started(PoolError::Io {
+                    what: "streams of the step",
+                    source,
+                }));
+            }
+        };
+        let usage = self.usage(&slot, &observed);
+        self.release(slot, &observed.evidence);
+        self.check_launcher(&observed.evidence).await?;
+        let changes = match since {
+            Some(since) => self.session.keeper.changes(since).await?,
+            None => Changes::default(),
+        };
+        let overlapped = running.overlapped() && since.is_some();
+        drop(running);
+        self.engine.inner.steps_done.fetch_add(1, Ordering::Relaxed);
+        Ok(self.result(observed, applied, usage, changes, overlapped))
+    }
+
+    fn named(&self, error: SessionError) -> SessionError {
+        match error {
+            SessionError::Closed(_) => SessionError::Closed(self.session.id.clone()),
+            other => other,
+        }
+    }
+
+    async fn begin_tracking(&self) -> Result<Option<u64>, SessionError> {
+        if !self.session.spec.track_files {
+            return Ok(None);
+        }
+        // In a workspace of the caller's, others write too.
+        let rescan = self.session.given_workspace();
+        Ok(Some(self.session.keeper.begin(rescan).await?))
+    }
+
+    fn orders(
+        &self,
+        step: StepSpec,
+        slot: &Slot,
+        events: Option<mpsc::Sender<StepEvent>>,
+        cancel: &CancellationToken,
+    ) -> Orders {
+        let spec = &self.session.spec;
+        let environment = environment::build(
+            self.session.interpreter.as_ref(),
+            &self.limits,
+            &step.cwd,
+            &spec.env,
+            &step.env,
+        );
+        let (arguments, code_file, code) = program(step.program, self.session);
+        let turn = self.engine.inner.turn.fetch_add(1, Ordering::Relaxed);
+        let own = rustix::process::geteuid().as_raw();
+        Orders {
+            request: Request {
+                arguments,
+                environment,
+                directory: step.cwd,
+                code_file,
+                processors: environment::processors(&self.limits, turn),
+            },
+            code,
+            stdin: step.stdin,
+            max_output: spec.max_output,
+            deadline: step.timeout.unwrap_or(spec.timeout),
+            memory: self.limits.memory,
+            owner: (slot.user != own).then_some(slot.user),
+            events,
+            cancel: cancel.clone(),
+        }
+    }
+
+    /// A session that is closed cancels its steps.
+    async fn watch(
+        &self,
+        skeleton: Skeleton,
+        slot: &Slot,
+        orders: Orders,
+        cancel: &CancellationToken,
+    ) -> std::io::Result<Observed> {
+        let watched = watch(skeleton, slot, orders);
+        tokio::pin!(watched);
+        tokio::select! {
+            observed = &mut watched => return observed,
+            () = self.session.closing.cancelled() => cancel.cancel(),
+        }
+        watched.await
+    }
+
+    /// After an out-of-memory kill or a blocked call the slot is not used again.
+    fn release(&self, slot: Slot, evidence: &Evidence) {
+        if evidence.oom_kills > 0 || evidence.notification.is_some() {
+            self.session.slots.throw_away(slot);
+        } else {
+            self.session.slots.put_back(slot);
+        }
+    }
+
+    /// A sandbox that nobody here killed may have died with the launcher: that is no verdict on the code.
+    async fn check_launcher(&self, evidence: &Evidence) -> Result<(), SessionError> {
+        let unexplained = evidence.wait_status.is_none()
+            && evidence.deadline_ms.is_none()
+            && !evidence.cancelled
+            && evidence.startup.is_none()
+            && evidence.exec.is_none()
+            && evidence.notification.is_none()
+            && evidence.oom_kills == 0;
+        let lost = self.engine.launcher_lost();
+        if unexplained && tokio::time::timeout(LAUNCHER_END, lost.cancelled()).await.is_ok() {
+            return Err(SessionError::LauncherLost);
+        }
+        Ok(())
+    }
+
+    fn usage(&self, slot: &Slot, observed: &Observed) -> Usage {
+        let counters = slot.counters();
+        let microseconds =
+            |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Usage {
+            cpu_us: counters.cpu_us,
+            peak_memory: counters.peak_memory,
+            startup_us: observed.startup.map(microseconds),
+            queue_us: self.queue.map(microseconds),
+            pids_peak: counters.pids_peak,
+            oom_kills: counters.oom_kills,
+            pids_denied: counters.pids_denied,
+            denied_syscalls: None,
+        }
+    }
+
+    fn result(
+        &self,
+        observed: Observed,
+        applied: Vec<AppliedLimit>,
+        usage: Usage,
+        changes: Changes,
+        overlapped: bool,
+    ) -> StepResult {
+        let Observed {
+            evidence,
+            stdout,
+            stderr,
+            startup: _,
+            duration,
+        } = observed;
+        let mut limits = applied;
+        limits.extend(
+            self.session
+                .limits
+                .iter()
+                .filter(|limit| limit.resource == Resource::Workspace),
+        );
+        StepResult {
+            step_id: self.step_id.clone(),
+            notes: notes(&stdout, &stderr, &usage, self.limits.pids),
+            stdout,
+            stderr,
+            verdict: classify(&evidence),
+            duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            files: changes.files,
+            files_truncated: changes.truncated,
+            files_shared: overlapped,
+            files_tracked: self.session.spec.track_files,
+            usage,
+            limits,
+            isolation: self.session.isolation.clone(),
+            image_digest: self.session.image_digest.clone(),
+        }
+    }
+
+    /// The step was cancelled while it waited for a slot: nothing ran.
+    fn cancelled(&self) -> StepResult {
+        self.without_run(Evidence {
+            cancelled: true,
+            ..Evidence::default()
+        })
+    }
+
+    fn not_started(&self, error: PoolError) -> StepResult {
+        let startup = match error {
+            PoolError::Step(error) => StartupFailure {
+                step: error.step.name().to_owned(),
+                errno: Some(error.errno),
+                message: error.to_string(),
+            },
+            other => StartupFailure {
+                step: "slot".to_owned(),
+                errno: None,
+                message: other.to_string(),
+            },
+        };
+        self.without_run(Evidence {
+            startup: Some(startup),
+            ..Evidence::default()
+        })
+    }
+
+    fn without_run(&self, evidence: Evidence) -> StepResult {
+        let observed = Observed {
+            evidence,
+            stdout: Output::default(),
+            stderr: Output::default(),
+            startup: None,
+            duration: self.asked.elapsed(),
+        };
+        let usage = Usage::default();
+        self.result(observed, Vec::new(), usage, Changes::default(), false)
+    }
+}
+
+/// The arguments, and for source code the name and content of its file.
+fn program(
+    program: Program,
+    session: &Session,
+) -> (Vec<Vec<u8>>, Option<String>, Option<Vec<u8>>) {
+    match program {
+        Program::Argv(arguments) => (arguments, None, None),
+        Program::Code {
+            language,
+            source,
+            args,
+        } => {
+            let interpreter = match (&session.interpreter, language) {
+                (Some(python), Language::Python) => python.executable.clone(),
+                _ => PathBuf::from(language.interpreter()),
+            };
+            let name = format!("main.{}", language.extension());
+            let mut arguments = vec![
+                interpreter.into_os_string().into_encoded_bytes(),
+                format!("{CODE_DIRECTORY}/{name}").into_bytes(),
+            ];
+            arguments.extend(args);
+            (arguments, Some(name), Some(source))
+        }
+    }
+}
+
+/// What the caller should know and the code did not say.
+fn notes(stdout: &Output, stderr: &Output, usage: &Usage, pids: Option<u64>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (name, output) in [("stdout", stdout), ("stderr", stderr)] {
+        if output.truncated() {
+            notes.push(format!(
+                "{name} was cut: {} of {} bytes were kept, the first {} and the last {}",
+                output.kept.len(),
+                output.total,
+                output.head,
+                output.kept.len() as u64 - output.head
+            ));
+        }
+    }
+    if let (Some(denied), Some(pids)) = (usage.pids_denied.filter(|denied| *denied > 0), pids) {
+        notes.push(format!(
+            "{denied} new processes or threads were refused: the limit is {pids} tasks"
+        ));
+    }
+    notes
+}
