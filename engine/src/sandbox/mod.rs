@@ -10,7 +10,3 @@ pub mod rootfs;
 pub mod seccomp;
 pub mod skeleton;
 pub mod tree;
-//! sandbox
-
-pub mod seccomp;
-pub mod cgroup;

@@ -7,7 +7,5 @@ pub mod exec;
 pub mod keyring;
 pub mod mount;
 pub mod netdevice;
-pub mod signal;
-//! sys
-
 pub mod seccomp;
+pub mod signal;
