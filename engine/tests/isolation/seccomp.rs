@@ -59,6 +59,13 @@ fn answer_until_hang_up(listener: &OwnedFd) -> Vec<Notification> {
     }
 }
 
+fn described(notifications: &[Notification]) -> Vec<String> {
+    notifications
+        .iter()
+        .map(|notification| describe(notification.arch, notification.nr))
+        .collect()
+}
+
 fn stdout(output: &Output) -> String {
     assert!(
         output.status.success(),
@@ -166,9 +173,9 @@ attempt("chroot", lambda: os.chroot("/"))
     let (output, notifications) = python_under_filters(&script(body, &numbers));
     let wanted = "chdir ok\nmount EPERM\nunshare mount EPERM\nclone net EPERM\nsetns EPERM\nbpf EPERM\nchroot EPERM\n";
     assert_eq!(stdout(&output), wanted);
-    let described: Vec<_> = notifications.iter().map(describe).collect();
+    let names = described(&notifications);
     assert_eq!(
-        described,
+        names,
         ["mount", "unshare", "clone", "setns", "bpf", "chroot"]
     );
     assert_eq!(notifications[0].args[..5], [0x11, 0x22, 0x33, 0x44, 0x55]);
@@ -195,8 +202,8 @@ attempt("negative", lambda: raw(-1 & 0xffffffff))
 "#;
     let (output, notifications) = python_under_filters(&script(body, &[]));
     assert_eq!(stdout(&output), "i386 -1\nx32 EPERM\nnegative ENOSYS\n");
-    let described: Vec<_> = notifications.iter().map(describe).collect();
-    assert_eq!(described, ["i386 syscall 20", "x32 syscall 39"]);
+    let names = described(&notifications);
+    assert_eq!(names, ["i386 syscall 20", "x32 syscall 39"]);
 }
 
 #[test]

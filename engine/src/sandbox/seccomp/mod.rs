@@ -15,13 +15,11 @@ mod syscalls;
 #[cfg(test)]
 mod tests;
 
-use std::{borrow::Cow, sync::OnceLock};
+use std::sync::OnceLock;
 
 use libc::sock_filter;
 
 pub use action::Action;
-
-use crate::sys::seccomp::Notification;
 
 /// The filter that the process that sets sandboxes up loads once, and every sandbox inherits.
 ///
@@ -40,28 +38,27 @@ pub fn step_filter() -> &'static [sock_filter] {
     FILTER.get_or_init(|| assembler::assemble(&policy::step(syscalls::NATIVE)))
 }
 
-/// The name of the native syscall `nr`. A number from a [`Notification`] may be of another architecture: see
-/// [`describe`].
+/// The name of the native syscall `nr`. A number that a notification reports may be of another
+/// architecture: see [`describe`].
 pub fn name(nr: u32) -> Option<&'static str> {
     syscalls::NATIVE.name(nr)
 }
 
-/// Names the syscall that `notification` reports: `mount`, `x32 syscall 39`, `i386 syscall 21`.
-pub fn describe(notification: &Notification) -> Cow<'static, str> {
-    let Notification { nr, arch, .. } = *notification;
+/// Names the syscall `nr` that came by the ABI with the audit word `arch`: `mount`, `x32 syscall 39`, `i386 syscall 21`.
+pub fn describe(arch: u32, nr: u32) -> String {
     if arch != syscalls::NATIVE.audit {
         return match arch {
-            AUDIT_ARCH_I386 => format!("i386 syscall {nr}").into(),
-            AUDIT_ARCH_ARM => format!("arm syscall {nr}").into(),
-            _ => format!("syscall {nr} of architecture {arch:#x}").into(),
+            AUDIT_ARCH_I386 => format!("i386 syscall {nr}"),
+            AUDIT_ARCH_ARM => format!("arm syscall {nr}"),
+            _ => format!("syscall {nr} of architecture {arch:#x}"),
         };
     }
     match (name(nr), syscalls::NATIVE.other_abi) {
-        (Some(name), _) => name.into(),
+        (Some(name), _) => name.to_owned(),
         (None, Some((first, _))) if syscalls::NATIVE.is_other_abi(nr) => {
-            format!("x32 syscall {}", nr - first).into()
+            format!("x32 syscall {}", nr - first)
         }
-        (None, _) => format!("syscall {nr}").into(),
+        (None, _) => format!("syscall {nr}"),
     }
 }
 

@@ -226,14 +226,15 @@ const RAW_TYPES: &[u32] = &[bits(libc::SOCK_RAW), 10];
 
 const INTERNET: &[u32] = &[bits(libc::AF_INET), bits(libc::AF_INET6)];
 
-/// Each further protocol (SCTP, DCCP, L2TP, UDP-Lite) is a module that a mere `socket` call loads into the host's
-/// kernel.
+/// What every kernel with these families has built in. Each further protocol (SCTP, DCCP, L2TP) is a module that a
+/// mere `socket` call loads into the host's kernel.
 const INTERNET_PROTOCOLS: &[u32] = &[
     bits(libc::IPPROTO_IP),
     bits(libc::IPPROTO_ICMP),
     bits(libc::IPPROTO_TCP),
     bits(libc::IPPROTO_UDP),
     bits(libc::IPPROTO_ICMPV6),
+    bits(libc::IPPROTO_UDPLITE),
     bits(libc::IPPROTO_MPTCP),
 ];
 

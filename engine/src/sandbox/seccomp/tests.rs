@@ -20,7 +20,6 @@ use super::{
     step_filter,
     syscalls::{AARCH64, Architecture, NATIVE, X86_64},
 };
-use crate::sys::seccomp::Notification;
 
 /// Both filters of one architecture, stacked.
 struct Stack {
@@ -388,27 +387,17 @@ fn tables_are_in_order_and_agree_with_libc() {
 
 #[test]
 fn notifications_are_described_by_the_abi_they_came_by() {
-    let described = |arch, nr| {
-        describe(&Notification {
-            id: 1,
-            pid: 2,
-            nr,
-            arch,
-            args: [0; 6],
-        })
-        .into_owned()
-    };
     let mount = u32::try_from(libc::SYS_mount).unwrap();
-    assert_eq!(described(NATIVE.audit, mount), "mount");
-    assert_eq!(described(NATIVE.audit, 599), "syscall 599");
-    assert_eq!(described(0x4000_0003, 21), "i386 syscall 21");
-    assert_eq!(described(0x4000_0028, 21), "arm syscall 21");
+    assert_eq!(describe(NATIVE.audit, mount), "mount");
+    assert_eq!(describe(NATIVE.audit, 599), "syscall 599");
+    assert_eq!(describe(0x4000_0003, 21), "i386 syscall 21");
+    assert_eq!(describe(0x4000_0028, 21), "arm syscall 21");
     assert_eq!(
-        described(0x8000_0016, 21),
+        describe(0x8000_0016, 21),
         "syscall 21 of architecture 0x80000016"
     );
     if NATIVE.other_abi.is_some() {
-        assert_eq!(described(NATIVE.audit, 0x4000_0027), "x32 syscall 39");
+        assert_eq!(describe(NATIVE.audit, 0x4000_0027), "x32 syscall 39");
     }
 }
 

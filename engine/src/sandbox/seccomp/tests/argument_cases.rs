@@ -83,7 +83,7 @@ pub(super) static CASES: &[(&str, [u64; 6], Action)] = &[
     case("mknodat", [3, 1, 0o20_666, 0x103], REFUSED),
     case("mknodat", [3, 1, 0o60_666, 0x800], REFUSED),
     case("mknodat", [3, 1, 0o102_755, 0], REFUSED),
-    // Unix stream; TCP and UDP, cloexec and non-blocking; ping; MPTCP; routing; then what is refused.
+    // Unix stream; TCP and UDP, cloexec and non-blocking; ping; MPTCP; UDP-Lite; routing; then what is refused.
     case("socket", [1, 0x8_0001, 0, 0], Allow),
     case("socket", [2, 0x8_0801, 0, 0], Allow),
     case("socket", [2, 1, 6, 0], Allow),
@@ -91,6 +91,7 @@ pub(super) static CASES: &[(&str, [u64; 6], Action)] = &[
     case("socket", [2, 2, 1, 0], Allow),
     case("socket", [10, 2, 58, 0], Allow),
     case("socket", [10, 1, 262, 0], Allow),
+    case("socket", [2, 2, 136, 0], Allow),
     case("socket", [16, 0x8_0003, 0, 0], Allow),
     case("socket", [16, 3, 12, 0], NO_FAMILY),
     case("socket", [16, 3, 9, 0], NO_FAMILY),
@@ -98,7 +99,7 @@ pub(super) static CASES: &[(&str, [u64; 6], Action)] = &[
     case("socket", [10, 0x8_0003, 58, 0], REFUSED),
     case("socket", [2, 10, 0x300, 0], REFUSED),
     case("socket", [2, 1, 132, 0], NO_PROTOCOL),
-    case("socket", [10, 2, 136, 0], NO_PROTOCOL),
+    case("socket", [10, 6, 33, 0], NO_PROTOCOL),
     case("socket", [17, 3, 0, 0], NO_FAMILY),
     case("socket", [38, 5, 0, 0], NO_FAMILY),
     case("socket", [40, 1, 0, 0], NO_FAMILY),
