@@ -13,7 +13,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags};
 use rustix::io::Errno;
 
 use super::counters::Counters;
@@ -62,7 +62,7 @@ impl Tree {
         let base = Directory::open(base)?;
         let (controllers, enabled) = handed_down(&base, wanted)?;
         if !enabled.is_empty() {
-            refuse_foreign(&base, own)?;
+            refuse_base(&base, own)?;
         }
         let top = base.make(name)?;
         let mut tree = Self {
@@ -75,11 +75,19 @@ impl Tree {
         match tree.populate(own) {
             Ok(()) => Ok(tree),
             Err(error) => {
-                // The first error is the one that says why.
-                let _ = tree.remove();
+                tree.undo(own);
                 Err(error)
             }
         }
+    }
+
+    /// Puts everything back, as far as it goes: the error that led here is the one that says why.
+    fn undo(&self, own: Own) {
+        if let Some(launcher) = own.launcher {
+            let _ = self.base.write(SUBTREE, &signed('-', &self.enabled));
+            let _ = self.base.write(PROCS, &launcher.to_string());
+        }
+        let _ = self.remove();
     }
 
     fn populate(&mut self, own: Own) -> Result<(), CgroupError> {
@@ -107,10 +115,6 @@ impl Tree {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn controllers(&self) -> &[&'static str] {
-        &self.controllers
     }
 
     pub(super) fn keeps(&self, resource: Resource) -> bool {
@@ -193,8 +197,15 @@ pub(super) fn handed_down(
     Ok((controllers, missing))
 }
 
-/// Refuses a cgroup whose processes would have to be moved though they are not ours.
-pub(super) fn refuse_foreign(base: &Directory, own: Own) -> Result<(), CgroupError> {
+/// Refuses a cgroup that cannot hand controllers down: it is another's, or holds processes that would have to be moved
+/// though they are not ours.
+pub(super) fn refuse_base(base: &Directory, own: Own) -> Result<(), CgroupError> {
+    rustix::fs::access(base.path().join(SUBTREE), Access::WRITE_OK).map_err(|errno| {
+        CgroupError::Unusable(Obstacle::Denied {
+            directory: base.path().to_owned(),
+            errno: errno.raw_os_error(),
+        })
+    })?;
     if is_root(base) {
         return Ok(());
     }
@@ -480,14 +491,18 @@ mod tests {
 
     #[test]
     fn the_root_of_all_cgroups_may_hold_processes() {
-        let (_dir, base) = fake(&[(PROCS, "1\n2\n")]);
-        refuse_foreign(&base, OWN).expect("no refusal");
+        let (_dir, base) = fake(&[(SUBTREE, ""), (PROCS, "1\n2\n")]);
+        refuse_base(&base, OWN).expect("no refusal");
     }
 
     #[test]
     fn a_cgroup_with_none_but_our_processes_can_be_used() {
-        let (_dir, base) = fake(&[("cgroup.type", "domain\n"), (PROCS, "10\n11\n")]);
-        refuse_foreign(&base, OWN).expect("no refusal");
+        let (_dir, base) = fake(&[
+            (SUBTREE, ""),
+            ("cgroup.type", "domain\n"),
+            (PROCS, "10\n11\n"),
+        ]);
+        refuse_base(&base, OWN).expect("no refusal");
     }
 
     fn leaf(directory: Directory) -> Leaf {
