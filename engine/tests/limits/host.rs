@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepbox_engine::sandbox::cgroup::{Cgroups, SlotCgroup};
 
@@ -18,14 +19,14 @@ pub(crate) struct Host {
     id: String,
     directories: Vec<PathBuf>,
     /// Held by all that stand beside each other.
-    _alone: Arc<MutexGuard<'static, ()>>,
+    _alone: Rc<MutexGuard<'static, ()>>,
 }
 
 impl Host {
     pub(crate) fn new() -> Self {
         // A test that failed has let its guard go: what it left is its own.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        Self::with(Arc::new(alone))
+        Self::with(Rc::new(alone))
     }
 
     /// Another engine at the same time.
@@ -33,7 +34,7 @@ impl Host {
         Self::with(self._alone.clone())
     }
 
-    fn with(alone: Arc<MutexGuard<'static, ()>>) -> Self {
+    fn with(alone: Rc<MutexGuard<'static, ()>>) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let id = format!("test-{}-{number}", std::process::id());
         let cgroups = Cgroups::create(&id, None).expect("cgroups");

@@ -269,6 +269,24 @@ fn what_joined_before_the_seal_stays() {
     slot.seal().expect("sealed");
     assert_eq!(host.run(&slot, "pass").code, Some(0));
     slot.reset().expect("only the spawner is left");
+
+    // It does not count against the step's tasks either: two forks fit beside the interpreter, a third does not.
+    let limits = Limits {
+        pids: Some(2),
+        ..Limits::default()
+    };
+    slot.apply(&limits, OWN_TASKS).expect("limits");
+    let forks = "
+import os
+made = 0
+try:
+    while os.fork():
+        made += 1
+    os.read(0, 1)
+except BlockingIOError:
+    pass
+os._exit(made)";
+    assert_eq!(host.run(&slot, forks).code, Some(2));
     spawner.end();
     slot.remove().expect("removed");
 }

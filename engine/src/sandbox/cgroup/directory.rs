@@ -13,6 +13,8 @@ use super::error::CgroupError;
 const REMOVE_TRIES: u32 = 40;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
+const BLOCK: usize = 4096;
+
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
@@ -67,11 +69,14 @@ impl Directory {
     fn try_read(&self, name: &str) -> Result<String, Errno> {
         let file = self.open_file(name, OFlags::RDONLY)?;
         let mut text = Vec::new();
-        let mut block = [0; 4096];
+        let mut block = [0; BLOCK];
         loop {
-            match rustix::io::read(&file, &mut block)? {
-                0 => break,
-                read => text.extend_from_slice(&block[..read]),
+            let read = rustix::io::read(&file, &mut block)?;
+            text.extend_from_slice(&block[..read]);
+            // Counters come in one piece, far smaller than a block; only a full one can have more behind it. Lists of
+            // processes are longer, and the kernel cuts them at whole lines.
+            if read == 0 || text.len() < BLOCK / 2 {
+                break;
             }
         }
         Ok(String::from_utf8_lossy(&text).into_owned())
@@ -152,8 +157,16 @@ impl Directory {
             source,
         };
         let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
+        let entries = match rustix::fs::Dir::read_from(&self.fd) {
+            // Removed by another, systemd for one: nothing is below it any more.
+            Err(Errno::NOENT | Errno::NODEV) => return Ok(names),
+            other => other.map_err(failed)?,
+        };
+        for entry in entries {
+            let entry = match entry {
+                Err(Errno::NOENT | Errno::NODEV) => break,
+                other => other.map_err(failed)?,
+            };
             if !entry.file_type().is_dir() {
                 continue;
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::Version;
 use super::delegate::ScopeError;
 
 /// One failed act on a cgroup, with what it acted on.
@@ -48,6 +49,31 @@ pub enum CgroupError {
 }
 
 impl CgroupError {
+    /// What mends it, where the place is at fault.
+    pub(super) fn remedy(&self, version: Version) -> Option<String> {
+        match self {
+            Self::Unusable(obstacle) => Some(obstacle.remedy(version)),
+            Self::Make { path, source } => {
+                let denied = Obstacle::Denied {
+                    directory: path.parent().unwrap_or(path).to_owned(),
+                    errno: source.raw_os_error(),
+                };
+                Some(denied.remedy(version))
+            }
+            Self::Shared(cause) => cause.remedy(version),
+            // The manager was asked and could not: the user may see more by asking it himself.
+            Self::Scope(_) => Some(format!("{} stepbox serve", scope())),
+            Self::Name { .. }
+            | Self::Open { .. }
+            | Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Remove { .. }
+            | Self::Grant { .. }
+            | Self::Watch { .. }
+            | Self::Occupied { .. } => None,
+        }
+    }
+
     /// Whether a delegated scope would end the trouble: the place is wrong, not the request.
     pub(super) fn is_about_delegation(&self) -> bool {
         match self {
@@ -93,8 +119,7 @@ impl Obstacle {
     }
 
     /// The command that mends it, for the user's shell where one is enough.
-    #[must_use]
-    pub fn remedy(&self, v2: bool) -> String {
+    pub(super) fn remedy(&self, version: Version) -> String {
         match self {
             Self::NotMounted => {
                 "boot with the controller enabled (for memory: cgroup_enable=memory), or in a \
@@ -111,8 +136,8 @@ impl Obstacle {
                  --security-opt writable-cgroups=true"
                     .into()
             }
-            Self::Denied { .. } | Self::NotDelegated { .. } if v2 => {
-                "systemd-run --user --scope -p Delegate=yes stepbox serve".into()
+            Self::Denied { .. } | Self::NotDelegated { .. } if version == Version::V2 => {
+                format!("{} stepbox serve", scope())
             }
             Self::Denied { directory, .. } | Self::NotDelegated { directory } => {
                 let child = directory.join("stepbox");
@@ -124,12 +149,21 @@ impl Obstacle {
             Self::Foreign { directory, .. } => {
                 let directory = directory.display();
                 format!(
-                    "systemd-run --user --scope -p Delegate=yes stepbox serve; without systemd: mkdir \
-                     {directory}/init && for p in $(cat {directory}/cgroup.procs); do echo $p > \
-                     {directory}/init/cgroup.procs; done"
+                    "{} stepbox serve; without systemd: mkdir {directory}/init && for p in \
+                     $(cat {directory}/cgroup.procs); do echo $p > {directory}/init/cgroup.procs; done",
+                    scope()
                 )
             }
         }
+    }
+}
+
+/// Starts what follows in a delegated scope, of the manager that this user has.
+fn scope() -> &'static str {
+    if rustix::process::geteuid().is_root() {
+        "systemd-run --scope -p Delegate=yes"
+    } else {
+        "systemd-run --user --scope -p Delegate=yes"
     }
 }
 

@@ -179,7 +179,7 @@ mod tests {
     }
 
     const V1_CGROUP: &str =
-        "9:name=systemd:/\n8:pids:/\n4:memory:/agent/7560\n2:cpuacct:/\n1:cpu:/\n0::/\n";
+        "9:name=systemd:/\n8:pids:/\n4:memory:/runner/one\n2:cpuacct:/\n1:cpu:/\n0::/\n";
     const V1_MOUNTS: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
@@ -195,7 +195,7 @@ mod tests {
             place(V1_CGROUP, V1_MOUNTS, "memory"),
             found(
                 Version::V1,
-                "/sys/fs/cgroup/memory/agent/7560",
+                "/sys/fs/cgroup/memory/runner/one",
                 "/sys/fs/cgroup/memory"
             )
         );

@@ -28,6 +28,7 @@ pub use slot::SlotCgroup;
 pub use watch::OomWatch;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use directory::Directory;
 use membership::Place;
@@ -57,6 +58,18 @@ pub struct Cgroups {
 pub struct Refusal {
     pub resource: Resource,
     pub cause: CgroupError,
+    /// The command that mends it, where one is known.
+    pub remedy: Option<String>,
+}
+
+impl Refusal {
+    fn new(resource: Resource, cause: CgroupError, version: Version) -> Self {
+        Self {
+            resource,
+            remedy: cause.remedy(version),
+            cause,
+        }
+    }
 }
 
 impl Cgroups {
@@ -83,17 +96,18 @@ impl Cgroups {
             match membership::locate(&memberships, &mounts, controller) {
                 Ok(place) if place.version == Version::V1 => {
                     if let Err(cause) = v1.add(controller, &place.directory, &group) {
-                        refusals.push(Refusal { resource, cause });
+                        refusals.push(Refusal::new(resource, cause, Version::V1));
                     }
                 }
                 Ok(place) => {
                     wanted.push((resource, controller));
                     v2_place = Some(place);
                 }
-                Err(obstacle) => refusals.push(Refusal {
+                Err(obstacle) => refusals.push(Refusal::new(
                     resource,
-                    cause: CgroupError::Unusable(obstacle),
-                }),
+                    CgroupError::Unusable(obstacle),
+                    Version::V1,
+                )),
             }
         }
         if let Ok(place) = membership::locate(&memberships, &mounts, "cpuacct")
@@ -106,32 +120,11 @@ impl Cgroups {
             engine: std::process::id(),
             launcher,
         };
-        let v2 =
-            v2_place.and_then(
-                |place| match create_v2(&place, engine_id, &group, &wanted, own) {
-                    Ok(tree) => {
-                        for (resource, controller) in &wanted {
-                            if !tree.controllers().contains(controller) {
-                                refusals.push(Refusal {
-                                    resource: *resource,
-                                    cause: CgroupError::Unusable(Obstacle::NotDelegated {
-                                        directory: tree.base().path().to_owned(),
-                                    }),
-                                });
-                            }
-                        }
-                        Some(tree)
-                    }
-                    Err(cause) => {
-                        let cause = std::sync::Arc::new(cause);
-                        refusals.extend(wanted.iter().map(|(resource, _)| Refusal {
-                            resource: *resource,
-                            cause: CgroupError::Shared(cause.clone()),
-                        }));
-                        None
-                    }
-                },
-            );
+        let v2 = v2_place.and_then(|place| {
+            let (tree, refused) = v2_or_refusals(&place, engine_id, &wanted, own);
+            refusals.extend(refused);
+            tree
+        });
         Ok(Self {
             engine_id: engine_id.to_owned(),
             v1: (!v1.is_empty()).then_some(v1),
@@ -212,14 +205,48 @@ impl Cgroups {
     }
 }
 
+/// The v2 subtree, and the limits of `wanted` that it does not keep.
+fn v2_or_refusals(
+    place: &Place,
+    engine_id: &str,
+    wanted: &[(Resource, &'static str)],
+    own: v2::Own,
+) -> (Option<v2::Tree>, Vec<Refusal>) {
+    match create_v2(place, engine_id, wanted, own) {
+        Ok(tree) => {
+            let refused = wanted
+                .iter()
+                .filter(|(resource, _)| !tree.keeps(*resource))
+                .map(|(resource, _)| {
+                    let obstacle = Obstacle::NotDelegated {
+                        directory: tree.base().path().to_owned(),
+                    };
+                    Refusal::new(*resource, CgroupError::Unusable(obstacle), Version::V2)
+                })
+                .collect();
+            (Some(tree), refused)
+        }
+        Err(cause) => {
+            let cause = Arc::new(cause);
+            let refused = wanted
+                .iter()
+                .map(|(resource, _)| {
+                    Refusal::new(*resource, CgroupError::Shared(cause.clone()), Version::V2)
+                })
+                .collect();
+            (None, refused)
+        }
+    }
+}
+
 /// The v2 subtree at `place`, else in a scope of its own for the launcher.
 fn create_v2(
     place: &Place,
     engine_id: &str,
-    group: &str,
     wanted: &[(Resource, &'static str)],
     own: v2::Own,
 ) -> Result<v2::Tree, CgroupError> {
+    let group = &format!("{PREFIX}{engine_id}");
     let controllers: Vec<_> = wanted.iter().map(|(_, controller)| *controller).collect();
     let here = v2::Tree::create(&place.directory, group, &controllers, own);
     let error = match here {

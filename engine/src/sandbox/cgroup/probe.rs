@@ -105,7 +105,7 @@ fn probe_controller(
     let place = match locate(memberships, mounts, name) {
         Ok(place) => place,
         Err(obstacle) => {
-            probe.remedy = Some(obstacle.remedy(false));
+            probe.remedy = Some(obstacle.remedy(Version::V1));
             probe.obstacle = Some(obstacle);
             return probe;
         }
@@ -121,12 +121,12 @@ fn probe_controller(
             probe.writable = true;
         }
         Some(obstacle) => {
-            let v2 = place.version == Version::V2;
-            probe.by_scope = v2 && by_scope && obstacle.is_about_delegation();
+            probe.by_scope =
+                place.version == Version::V2 && by_scope && obstacle.is_about_delegation();
             if probe.by_scope {
                 probe.mechanism = mechanism;
             }
-            probe.remedy = Some(obstacle.remedy(v2));
+            probe.remedy = Some(obstacle.remedy(place.version));
         }
     }
     probe.ancestor = ancestor_limit(resource, &place);
@@ -156,10 +156,7 @@ fn obstacle(place: &Place, controller: &'static str) -> Option<Obstacle> {
         if missing.is_empty() {
             return Ok(());
         }
-        v2::refuse_foreign(&base, own)?;
-        let control = directory.join("cgroup.subtree_control");
-        rustix::fs::access(control, Access::WRITE_OK)
-            .map_err(|errno| CgroupError::Unusable(denied(errno)))
+        v2::refuse_base(&base, own)
     });
     match checked {
         Ok(()) => None,

@@ -75,7 +75,8 @@ impl SlotCgroup {
         self.parts.iter_mut().try_for_each(|part| part.seal())
     }
 
-    /// Writes the limits that differ from the last ones. `own_tasks` of the engine's are in the cgroup beside the code's.
+    /// Writes the limits that differ from the last ones. `own_tasks` is how many tasks of the engine's each step has beside
+    /// the code's, its init for one; what was sealed in is added where it counts too (v1).
     ///
     /// A limit that was asked for and that no controller can keep comes back as [`EnforcedBy::None`].
     pub fn apply(

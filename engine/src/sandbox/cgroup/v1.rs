@@ -19,6 +19,10 @@ use super::watch::OomWatch;
 use crate::outcome::{EnforcedBy, Resource};
 use crate::spec::Limits;
 
+/// What a step may leave charged without the cgroup being emptied for it. Emptying waits for every core, which costs more
+/// than a small step; the kernel's own per-core reserves blur each peak by this order anyhow.
+const RESIDUE: u64 = 1 << 20;
+
 /// The engine's cgroup in each hierarchy, all slots below it. Controllers mounted together share one.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -114,9 +118,13 @@ pub(super) struct Slot {
     all: Vec<Arc<Directory>>,
     /// What the cgroups hold now; a new cgroup is uncapped.
     applied: Limits,
+    pids_max: Option<u64>,
+    /// Tasks in the cgroups that are not the code's.
     own_tasks: u64,
-    /// The processes that stay between steps.
+    /// The processes that stay between steps, their tasks and what they use.
     residents: Vec<u32>,
+    resident_tasks: u64,
+    resident_bytes: u64,
     baseline: Totals,
 }
 
@@ -160,6 +168,12 @@ impl Slot {
                 .map(drop)
         }
     }
+}
+
+fn usage(memory: &Directory) -> Result<u64, CgroupError> {
+    let text = memory.read("memory.usage_in_bytes")?;
+    // What cannot be read as a number is as good as full.
+    Ok(number(&text).unwrap_or(u64::MAX))
 }
 
 fn apply_cpu(cpu: &Directory, millicores: Option<u64>) -> Result<(), CgroupError> {
@@ -220,6 +234,15 @@ impl Part for Slot {
         if let Some(first) = self.all.first() {
             self.residents = first.pids()?;
         }
+        self.resident_tasks = match &self.pids {
+            Some(pids) => number(&pids.read("pids.current")?),
+            None => None,
+        }
+        .unwrap_or(self.residents.len() as u64);
+        if let Some(memory) = &self.memory {
+            memory.write("memory.force_empty", "0")?;
+            self.resident_bytes = usage(memory)?;
+        }
         self.reset()
     }
 
@@ -230,12 +253,13 @@ impl Part for Slot {
             self.apply_memory(memory, limits.memory)?;
             self.applied.memory = limits.memory;
         }
+        self.own_tasks = own_tasks + self.resident_tasks;
+        let max = pids_max(limits.pids, self.own_tasks);
         if let Some(pids) = &self.pids
-            && (self.applied.pids, self.own_tasks) != (limits.pids, own_tasks)
+            && self.pids_max != max
         {
-            pids.write("pids.max", &or_max(pids_max(limits.pids, own_tasks)))?;
-            self.applied.pids = limits.pids;
-            self.own_tasks = own_tasks;
+            pids.write("pids.max", &or_max(max))?;
+            self.pids_max = max;
         }
         if let Some(cpu) = &self.cpu
             && self.applied.cpu != limits.cpu
@@ -285,7 +309,9 @@ impl Part for Slot {
             }
         }
         if let Some(memory) = &self.memory {
-            memory.write("memory.force_empty", "0")?;
+            if usage(memory)? > self.resident_bytes.saturating_add(RESIDUE) {
+                memory.write("memory.force_empty", "0")?;
+            }
             memory.write("memory.max_usage_in_bytes", "0")?;
         }
         self.baseline = self.totals()?;
