@@ -169,7 +169,9 @@ impl Launcher {
             LauncherRequest::MakeProcess { realm, role, root } => self
                 .make_process(realm, role, &root, descriptors)
                 .map(|()| (LauncherReply::Done, None)),
-            LauncherRequest::CloneTree(request) => self.clone_tree(&request).map(|(reply, fd)| (reply, Some(fd))),
+            LauncherRequest::CloneTree(request) => self
+                .clone_tree(&request)
+                .map(|(reply, fd)| (reply, Some(fd))),
         };
         let (result, tree) = match done {
             Ok((reply, tree)) => (Ok(reply), tree),
@@ -291,10 +293,7 @@ impl Launcher {
         }
     }
 
-    fn clone_tree(
-        &mut self,
-        request: &TreeRequest,
-    ) -> Result<(LauncherReply, OwnedFd), StepError> {
+    fn clone_tree(&mut self, request: &TreeRequest) -> Result<(LauncherReply, OwnedFd), StepError> {
         let operand = request.source.display().to_string();
         let source = open_source(&request.source).at(Step::CloneTree, operand.clone())?;
         let stat = fstat(&source).at(Step::CloneTree, operand.clone())?;

@@ -84,11 +84,7 @@ fn attach_tree(clone: Option<OwnedFd>, target: &str) -> Result<Tree, StepError> 
     })
 }
 
-fn send(
-    engine: &OwnedFd,
-    answer: &FromKeeper,
-    beside: Option<&OwnedFd>,
-) -> Result<(), StepError> {
+fn send(engine: &OwnedFd, answer: &FromKeeper, beside: Option<&OwnedFd>) -> Result<(), StepError> {
     let beside: Vec<_> = beside.iter().map(|fd| fd.as_fd()).collect();
     datagram::send(engine.as_fd(), answer, &beside).at(Step::AttachMount, "the engine")
 }
@@ -139,9 +135,7 @@ impl Keeper {
             }
             ToKeeper::MakeDir { path } => {
                 self.stale = true;
-                self.tree
-                    .make_dir(&WorkspacePath::parse(&path)?)
-                    .map(done)
+                self.tree.make_dir(&WorkspacePath::parse(&path)?).map(done)
             }
             ToKeeper::Remove { path, recursive } => {
                 self.stale = true;

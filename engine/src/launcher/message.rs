@@ -89,9 +89,14 @@ pub struct FromLauncher {
 pub enum LauncherReply {
     Done,
     /// `mapped`: owners are translated; otherwise the caller must make the sandbox's host id the owner.
-    Tree { mapped: bool, directory: bool },
+    Tree {
+        mapped: bool,
+        directory: bool,
+    },
     /// The host id of the sandbox's user.
-    Realm { user: u32 },
+    Realm {
+        user: u32,
+    },
 }
 
 /// A request of the launcher to a realm; beside it: the root tree, the socket, the cgroups.
@@ -121,23 +126,46 @@ pub enum FromSpawner {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToKeeper {
     /// Beside it: the workspace's tree, and that of the session's own directory.
-    Attach { given: bool },
+    Attach {
+        given: bool,
+    },
     /// Looks at the tree now; what changes later counts from here. `rescan`: others than sandboxes may have written.
-    Begin { rescan: bool },
+    Begin {
+        rescan: bool,
+    },
     /// What changed since the snapshot that `Begin` named.
-    Changes { since: u64 },
-    OpenRead { path: Vec<u8>, max: u64 },
-    BeginWrite { path: Vec<u8>, mode: Option<u32> },
-    CommitWrite { write: u64 },
-    AbortWrite { write: u64 },
+    Changes {
+        since: u64,
+    },
+    OpenRead {
+        path: Vec<u8>,
+        max: u64,
+    },
+    BeginWrite {
+        path: Vec<u8>,
+        mode: Option<u32>,
+    },
+    CommitWrite {
+        write: u64,
+    },
+    AbortWrite {
+        write: u64,
+    },
     List {
         path: Vec<u8>,
         recursive: bool,
         files_only: bool,
     },
-    Stat { path: Vec<u8> },
-    MakeDir { path: Vec<u8> },
-    Remove { path: Vec<u8>, recursive: bool },
+    Stat {
+        path: Vec<u8>,
+    },
+    MakeDir {
+        path: Vec<u8>,
+    },
+    Remove {
+        path: Vec<u8>,
+        recursive: bool,
+    },
     Rename {
         source: Vec<u8>,
         target: Vec<u8>,
@@ -152,14 +180,20 @@ pub enum ToKeeper {
 pub enum FromKeeper {
     Done,
     /// The number of the snapshot to ask changes since.
-    Begun { since: u64 },
+    Begun {
+        since: u64,
+    },
     /// Beside it: a memfd of [`Changes`].
     Changes,
     /// Beside it: the file, opened for reading.
     Opened(FileStat),
     /// Beside it: the file, opened for writing.
-    Writing { write: u64 },
-    Written { size: u64 },
+    Writing {
+        write: u64,
+    },
+    Written {
+        size: u64,
+    },
     /// Beside it: a memfd of [`Listing`].
     Listing,
     Stat(FileStat),

@@ -5,9 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{
-    Gid, Signal, Uid, WaitOptions, set_parent_process_death_signal, waitpid,
-};
+use rustix::process::{Gid, Signal, Uid, WaitOptions, set_parent_process_death_signal, waitpid};
 use rustix::thread::{
     CapabilitiesSecureBits, set_capabilities_secure_bits, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
@@ -68,8 +66,7 @@ fn live(launcher: &OwnedFd, become_user: bool) -> io::Result<()> {
 /// Becomes the sandbox's user, and keeps the capabilities: no uid of this user namespace gives or takes any.
 fn take_user() -> io::Result<()> {
     set_capabilities_secure_bits(
-        CapabilitiesSecureBits::NO_ROOT
-            | CapabilitiesSecureBits::NO_SETUID_FIXUP,
+        CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_SETUID_FIXUP,
     )?;
     set_thread_groups(&[])?;
     let gid = Gid::from_raw(BOX_ID);
@@ -94,9 +91,7 @@ fn make(role: Role, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::Result
             .and(Namespaces::NET)
             .and(Namespaces::IPC)
             .and(Namespaces::UTS),
-        Role::Keeper => Namespaces::MOUNT
-            .and(Namespaces::NET)
-            .and(Namespaces::IPC),
+        Role::Keeper => Namespaces::MOUNT.and(Namespaces::NET).and(Namespaces::IPC),
     };
     match fork(namespaces, None) {
         Ok(None) => {

@@ -30,7 +30,10 @@ pub fn remove_directory(path: &Path) {
             | rustix::fs::OFlags::CLOEXEC,
         rustix::fs::Mode::empty(),
     );
-    if let Ok(tree) = opened.map_err(|_| ()).and_then(|fd| Tree::open(fd).map_err(|_| ())) {
+    if let Ok(tree) = opened
+        .map_err(|_| ())
+        .and_then(|fd| Tree::open(fd).map_err(|_| ()))
+    {
         let _ = tree.clear();
     }
     let _ = fs::remove_dir(path);

@@ -6,9 +6,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use super::{Channel, Launcher, PoolError};
-use crate::launcher::message::{
-    Changes, FromKeeper, Listing, RealmId, Role, ToKeeper,
-};
+use crate::launcher::message::{Changes, FromKeeper, Listing, RealmId, Role, ToKeeper};
 use crate::outcome::FileStat;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sys::datagram;
@@ -46,9 +44,7 @@ impl Keeper {
         let keeper = Self {
             channel: Mutex::new(channel),
         };
-        keeper
-            .done(&ToKeeper::Attach { given }, &trees)
-            .await?;
+        keeper.done(&ToKeeper::Attach { given }, &trees).await?;
         Ok(keeper)
     }
 

@@ -34,10 +34,8 @@ pub struct Skeleton {
 impl Drop for Skeleton {
     fn drop(&mut self) {
         // One that has ended already cannot be killed again.
-        let _ = rustix::process::pidfd_send_signal(
-            self.init.as_fd(),
-            rustix::process::Signal::KILL,
-        );
+        let _ =
+            rustix::process::pidfd_send_signal(self.init.as_fd(), rustix::process::Signal::KILL);
     }
 }
 
@@ -50,8 +48,8 @@ pub struct Slot {
     cgroup: Option<SlotCgroup>,
 }
 
-/// Tasks of ours in a slot's cgroup beside the code's: spawner and init on v1, init on v2.
-const OWN_TASKS: u64 = 2;
+/// Tasks of ours in a step's cgroup beside the code's: its init.
+const OWN_TASKS: u64 = 1;
 
 impl Slot {
     /// Makes a slot in a realm. Takes milliseconds, and a network namespace: off the call path.
@@ -80,7 +78,11 @@ impl Slot {
             (FromSpawner::Failed(error), _) => return Err(error.into()),
             _ => return Err(PoolError::Gone("the spawner's protocol")),
         }
-        cgroup.seal()?;
+        let cgroup = blocking(move || {
+            cgroup.seal()?;
+            Ok(cgroup)
+        })
+        .await?;
         Ok(Self {
             realm,
             user,
@@ -111,7 +113,8 @@ impl Slot {
         };
         let mut beside = vec![theirs.as_fd()];
         beside.extend(leaf.iter().map(AsFd::as_fd));
-        self.tell(&ToSpawner::Prepare(spec.clone()), &beside).await?;
+        self.tell(&ToSpawner::Prepare(spec.clone()), &beside)
+            .await?;
         drop(theirs);
         let control = Channel::new(ours).map_err(PoolError::io("init's socket"))?;
         let init = match receive(&self.spawner).await? {

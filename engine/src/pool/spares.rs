@@ -83,11 +83,7 @@ impl Spares {
     }
 
     /// Another slot for a session that has one.
-    pub async fn another(
-        &self,
-        realm: (RealmId, u32),
-        root: &RootSpec,
-    ) -> Result<Slot, PoolError> {
+    pub async fn another(&self, realm: (RealmId, u32), root: &RootSpec) -> Result<Slot, PoolError> {
         let name = self.names.fetch_add(1, Ordering::Relaxed).to_string();
         Slot::make(&self.launcher, &self.cgroups, realm, name, root).await
     }

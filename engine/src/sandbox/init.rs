@@ -142,7 +142,9 @@ fn write_code(name: &str, code: Option<&OwnedFd>) -> Result<(), StepError> {
         Mode::from_raw_mode(0o644),
     )
     .at(Step::WriteCode, path.clone())?;
-    let size = rustix::fs::fstat(code).at(Step::WriteCode, path.clone())?.st_size;
+    let size = rustix::fs::fstat(code)
+        .at(Step::WriteCode, path.clone())?
+        .st_size;
     let mut offset = 0;
     while i64::try_from(offset).is_ok_and(|done| done < size) {
         let sent = rustix::fs::sendfile(&file, code, Some(&mut offset), 1 << 30)
@@ -160,10 +162,7 @@ fn write_code(name: &str, code: Option<&OwnedFd>) -> Result<(), StepError> {
 }
 
 /// Makes everything that the child uses, and the places where the program is looked for.
-fn prepare(
-    request: Request,
-    streams: [OwnedFd; 3],
-) -> Result<(Prepared, Vec<String>), StepError> {
+fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<String>), StepError> {
     let text = |bytes: Vec<u8>| CString::new(bytes).at(Step::ReadRequest, "a NUL byte");
     let arguments = request
         .arguments

@@ -218,54 +218,168 @@ impl Step {
 
     const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::UserNamespace => ("user-namespace", "rootless: a user namespace in which the caller's own id may mount; nothing else of this list is allowed without it"),
-            Self::MountNamespace => ("mount-namespace", "a copy of the host's mounts that no mount of ours leaves"),
-            Self::RootTmpfs => ("root-tmpfs", "an empty file system for the mount points, so that nothing of the host is there by default"),
-            Self::RootDirectories => ("root-directories", "the directories and links of a usual root"),
-            Self::RootSystem => ("root-system", "the host's /usr and /lib, read-only, without what is not for programs"),
-            Self::RootInterpreter => ("root-interpreter", "the caller's interpreter at its own path, without what lies beside it"),
-            Self::RootEtc => ("root-etc", "a built /etc: names, certificates, the loader's cache; no account of the host"),
-            Self::RootDevices => ("root-devices", "null zero full random urandom tty and no other device"),
-            Self::RootReadOnly => ("root-read-only", "read-only, nosuid, nodev for the whole tree: a sandbox cannot change what the next one runs"),
-            Self::CloneTree => ("clone-tree", "a detached copy of a mount tree that a slot can take over"),
-            Self::MapOwners => ("map-owners", "as root: owners on disk are translated, so that the sandbox's id is no id of the host and files still come out owned by the caller"),
-            Self::Realm => ("realm", "a user namespace and a pid namespace that hold all processes of one host id"),
-            Self::DieWithParent => ("die-with-parent", "a launcher that dies takes everything with it"),
-            Self::JoinCgroups => ("join-cgroups", "cgroup v1: what is cloned from here is born in the slot's cgroups, with no migration on the call"),
-            Self::EnterRoot => ("enter-root", "the slot's copy of the root, mounted in a namespace of its own"),
-            Self::TemplateProc => ("template-proc", "a visible /proc: without one the kernel refuses the sandbox's own"),
-            Self::PivotRoot => ("pivot-root", "the host's root is detached and cannot be reached by any name"),
-            Self::LoopbackUp => ("loopback-up", "127.0.0.1 works in the slot's own network namespace, which has no other device"),
-            Self::SessionKeyring => ("session-keyring", "keys of the caller's session are not in ours"),
-            Self::LockSecurebits => ("lock-securebits", "uid 0 gives no capabilities, and cannot get that back"),
-            Self::DropBoundingSet => ("drop-bounding-set", "no program that is executed can gain a capability"),
-            Self::NoNewPrivileges => ("no-new-privileges", "setuid bits and file capabilities do nothing"),
-            Self::BaseFilter => ("base-filter", "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it"),
-            Self::AttachMount => ("attach-mount", "the workspace, the home and the caller's mounts, by descriptor: no path is looked up again"),
-            Self::EmptyScratch => ("empty-scratch", "home and temporary files of the last step are gone"),
-            Self::CloneSandbox => ("clone-sandbox", "fresh pid, mount, ipc, uts and cgroup namespaces, born in the step's cgroup"),
-            Self::OomScore => ("oom-score", "under memory pressure the sandbox goes before anything of the host"),
-            Self::MountProc => ("mount-proc", "a /proc that shows this sandbox's processes only"),
-            Self::MaskProc => ("mask-proc", "what writes to the kernel is read-only, what tells of it is empty"),
-            Self::MountTmpfs => ("mount-tmpfs", "scratch in memory that is bounded and gone after the step"),
+            Self::UserNamespace => (
+                "user-namespace",
+                "rootless: a user namespace in which the caller's own id may mount; nothing else of this list is allowed without it",
+            ),
+            Self::MountNamespace => (
+                "mount-namespace",
+                "a copy of the host's mounts that no mount of ours leaves",
+            ),
+            Self::RootTmpfs => (
+                "root-tmpfs",
+                "an empty file system for the mount points, so that nothing of the host is there by default",
+            ),
+            Self::RootDirectories => (
+                "root-directories",
+                "the directories and links of a usual root",
+            ),
+            Self::RootSystem => (
+                "root-system",
+                "the host's /usr and /lib, read-only, without what is not for programs",
+            ),
+            Self::RootInterpreter => (
+                "root-interpreter",
+                "the caller's interpreter at its own path, without what lies beside it",
+            ),
+            Self::RootEtc => (
+                "root-etc",
+                "a built /etc: names, certificates, the loader's cache; no account of the host",
+            ),
+            Self::RootDevices => (
+                "root-devices",
+                "null zero full random urandom tty and no other device",
+            ),
+            Self::RootReadOnly => (
+                "root-read-only",
+                "read-only, nosuid, nodev for the whole tree: a sandbox cannot change what the next one runs",
+            ),
+            Self::CloneTree => (
+                "clone-tree",
+                "a detached copy of a mount tree that a slot can take over",
+            ),
+            Self::MapOwners => (
+                "map-owners",
+                "as root: owners on disk are translated, so that the sandbox's id is no id of the host and files still come out owned by the caller",
+            ),
+            Self::Realm => (
+                "realm",
+                "a user namespace and a pid namespace that hold all processes of one host id",
+            ),
+            Self::DieWithParent => (
+                "die-with-parent",
+                "a launcher that dies takes everything with it",
+            ),
+            Self::JoinCgroups => (
+                "join-cgroups",
+                "cgroup v1: what is cloned from here is born in the slot's cgroups, with no migration on the call",
+            ),
+            Self::EnterRoot => (
+                "enter-root",
+                "the slot's copy of the root, mounted in a namespace of its own",
+            ),
+            Self::TemplateProc => (
+                "template-proc",
+                "a visible /proc: without one the kernel refuses the sandbox's own",
+            ),
+            Self::PivotRoot => (
+                "pivot-root",
+                "the host's root is detached and cannot be reached by any name",
+            ),
+            Self::LoopbackUp => (
+                "loopback-up",
+                "127.0.0.1 works in the slot's own network namespace, which has no other device",
+            ),
+            Self::SessionKeyring => (
+                "session-keyring",
+                "keys of the caller's session are not in ours",
+            ),
+            Self::LockSecurebits => (
+                "lock-securebits",
+                "uid 0 gives no capabilities, and cannot get that back",
+            ),
+            Self::DropBoundingSet => (
+                "drop-bounding-set",
+                "no program that is executed can gain a capability",
+            ),
+            Self::NoNewPrivileges => (
+                "no-new-privileges",
+                "setuid bits and file capabilities do nothing",
+            ),
+            Self::BaseFilter => (
+                "base-filter",
+                "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it",
+            ),
+            Self::AttachMount => (
+                "attach-mount",
+                "the workspace, the home and the caller's mounts, by descriptor: no path is looked up again",
+            ),
+            Self::EmptyScratch => (
+                "empty-scratch",
+                "home and temporary files of the last step are gone",
+            ),
+            Self::CloneSandbox => (
+                "clone-sandbox",
+                "fresh pid, mount, ipc, uts and cgroup namespaces, born in the step's cgroup",
+            ),
+            Self::OomScore => (
+                "oom-score",
+                "under memory pressure the sandbox goes before anything of the host",
+            ),
+            Self::MountProc => (
+                "mount-proc",
+                "a /proc that shows this sandbox's processes only",
+            ),
+            Self::MaskProc => (
+                "mask-proc",
+                "what writes to the kernel is read-only, what tells of it is empty",
+            ),
+            Self::MountTmpfs => (
+                "mount-tmpfs",
+                "scratch in memory that is bounded and gone after the step",
+            ),
             Self::MountShm => ("mount-shm", "POSIX shared memory and semaphores"),
             Self::MountPts => ("mount-pts", "pseudo terminals of the sandbox's own"),
             Self::MountCode => ("mount-code", "a place for the code outside the workspace"),
             Self::Hostname => ("hostname", "a name that is not the host's"),
-            Self::Undumpable => ("undumpable", "the code cannot read or write init's memory or descriptors"),
-            Self::ReadRequest => ("read-request", "arguments and environment, of any size, as data"),
-            Self::WriteCode => ("write-code", "the code as a file, read-only before it runs: tracebacks and spawned workers find it"),
-            Self::WorkingDirectory => ("working-directory", "the directory asked for exists in the sandbox"),
-            Self::CloneChild => ("clone-child", "the code's process shares init's memory until it executes: no copy is made"),
+            Self::Undumpable => (
+                "undumpable",
+                "the code cannot read or write init's memory or descriptors",
+            ),
+            Self::ReadRequest => (
+                "read-request",
+                "arguments and environment, of any size, as data",
+            ),
+            Self::WriteCode => (
+                "write-code",
+                "the code as a file, read-only before it runs: tracebacks and spawned workers find it",
+            ),
+            Self::WorkingDirectory => (
+                "working-directory",
+                "the directory asked for exists in the sandbox",
+            ),
+            Self::CloneChild => (
+                "clone-child",
+                "the code's process shares init's memory until it executes: no copy is made",
+            ),
             Self::NewSession => ("new-session", "no controlling terminal"),
-            Self::StandardStreams => ("standard-streams", "three pipes, and nothing of the engine's"),
+            Self::StandardStreams => (
+                "standard-streams",
+                "three pipes, and nothing of the engine's",
+            ),
             Self::Umask => ("umask", "022"),
             Self::ResourceLimits => ("resource-limits", "no core files, 4096 descriptors"),
-            Self::Affinity => ("affinity", "as many processors as the cpu limit can feed: pools size themselves by it"),
+            Self::Affinity => (
+                "affinity",
+                "as many processors as the cpu limit can feed: pools size themselves by it",
+            ),
             Self::CloseDescriptors => ("close-descriptors", "nothing above 2 survives execve"),
             Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
-            Self::StepFilter => ("step-filter", "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused"),
+            Self::StepFilter => (
+                "step-filter",
+                "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused",
+            ),
             Self::PassListener => ("pass-listener", "the engine holds the only listener"),
             Self::Execute => ("execute", "the code runs"),
         }

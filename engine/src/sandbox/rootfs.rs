@@ -170,11 +170,13 @@ impl Builder<'_> {
             self.directory(name, *mode)?;
         }
         for point in &self.spec.mount_points {
-            let named = |error| StepError::new(
-                Step::RootDirectories,
-                point.path.display().to_string(),
-                &error,
-            );
+            let named = |error| {
+                StepError::new(
+                    Step::RootDirectories,
+                    point.path.display().to_string(),
+                    &error,
+                )
+            };
             let root = open_directory(self.place).map_err(named)?;
             make_point(&root, point).map_err(named)?;
         }
@@ -251,7 +253,10 @@ impl Builder<'_> {
             ("hosts", "127.0.0.1\tlocalhost stepbox\n::1\tlocalhost\n"),
             ("hostname", "stepbox\n"),
             ("resolv.conf", ""),
-            ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n"),
+            (
+                "nsswitch.conf",
+                "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
+            ),
             ("shells", "/bin/sh\n/bin/bash\n"),
         ];
         for (name, text) in built {

@@ -4,7 +4,9 @@ use std::io;
 use std::path::Path;
 
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
-use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
+use rustix::process::{
+    DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal,
+};
 use serde::{Deserialize, Serialize};
 
 use super::identity::BOX_ID;
@@ -54,27 +56,18 @@ pub fn build(spec: &SkeletonSpec) -> Result<(), StepError> {
 
 fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
     match step {
-        Step::DieWithParent => {
-            set_parent_process_death_signal(Some(Signal::KILL)).at(step, "init")
-        }
+        Step::DieWithParent => set_parent_process_death_signal(Some(Signal::KILL)).at(step, "init"),
         Step::OomScore => oom_score().at(step, "1000"),
-        Step::MountProc => mount(
-            "proc",
-            "/proc",
-            "proc",
-            SCRATCH | MountFlags::NOEXEC,
-            None,
-        )
-        .at(step, "/proc"),
+        Step::MountProc => {
+            mount("proc", "/proc", "proc", SCRATCH | MountFlags::NOEXEC, None).at(step, "/proc")
+        }
         Step::MaskProc => mask_proc(),
         Step::MountTmpfs => spec.tmpfs.iter().try_for_each(|tmpfs| {
             mount_tmpfs(&tmpfs.target, tmpfs.size, "1777")
                 .at(step, tmpfs.target.display().to_string())
         }),
         Step::MountShm if spec.shm == 0 => Ok(()),
-        Step::MountShm => {
-            mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm")
-        }
+        Step::MountShm => mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm"),
         Step::MountPts => mount(
             "devpts",
             "/dev/pts",
@@ -87,9 +80,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             mount_tmpfs(Path::new(CODE_DIRECTORY), 64 << 20, "755").at(step, CODE_DIRECTORY)
         }
         Step::Hostname => rustix::system::sethostname(b"stepbox").at(step, "stepbox"),
-        Step::Undumpable => {
-            set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "init")
-        }
+        Step::Undumpable => set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "init"),
         other => Err(StepError::new(
             other,
             "not a step of a skeleton",
@@ -116,7 +107,13 @@ fn mount_tmpfs(target: &Path, size: u64, mode: &str) -> io::Result<()> {
     let options = std::ffi::CString::new(format!(
         "size={size},nr_inodes={inodes},mode={mode},uid={BOX_ID},gid={BOX_ID}"
     ))?;
-    Ok(mount("tmpfs", target, "tmpfs", SCRATCH, Some(options.as_c_str()))?)
+    Ok(mount(
+        "tmpfs",
+        target,
+        "tmpfs",
+        SCRATCH,
+        Some(options.as_c_str()),
+    )?)
 }
 
 fn mask_proc() -> Result<(), StepError> {

@@ -50,7 +50,7 @@ fn cannot_bind(cgroups: &Cgroups, resource: Resource, option: &str) -> SessionEr
             "{option} cannot be enforced on this host{why}; pass {option}=None for no limit, or enforce_limits=False to \
              run without it"
         ),
-        mend: refusal.and_then(|refusal| refusal.cause.remedy()),
+        mend: refusal.and_then(|refusal| refusal.remedy.clone()),
     }
 }
 

@@ -28,7 +28,10 @@ impl Engine {
 
     async fn end(&self, session: &Arc<Session>) {
         session.closing.cancel();
-        if tokio::time::timeout(STEPS_END, session.idle()).await.is_err() {
+        if tokio::time::timeout(STEPS_END, session.idle())
+            .await
+            .is_err()
+        {
             tracing::warn!("steps of a closed session are still ending");
         }
         session.slots.close().await;
@@ -48,7 +51,11 @@ impl Engine {
 
     /// Stops every step, closes every session, and removes what the engine made.
     pub async fn shutdown(&self) {
-        let sessions: Vec<_> = self.sessions_table().drain().map(|(_, session)| session).collect();
+        let sessions: Vec<_> = self
+            .sessions_table()
+            .drain()
+            .map(|(_, session)| session)
+            .collect();
         let mut ends = tokio::task::JoinSet::new();
         for session in sessions {
             let engine = self.clone();

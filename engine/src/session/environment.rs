@@ -67,7 +67,11 @@ pub(super) fn build(
         }
     }
     for given in [session, step] {
-        variables.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
+        variables.extend(
+            given
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
     }
     // The code's file is not in the workspace, so its modules would not be found there.
     variables
@@ -81,7 +85,11 @@ pub(super) fn build(
 fn path(interpreter: Option<&Interpreter>) -> String {
     let own = interpreter
         .and_then(|interpreter| interpreter.executable.parent())
-        .filter(|directory| !SYSTEM_PATH.split(':').any(|known| Path::new(known) == *directory));
+        .filter(|directory| {
+            !SYSTEM_PATH
+                .split(':')
+                .any(|known| Path::new(known) == *directory)
+        });
     own.map_or_else(
         || SYSTEM_PATH.to_owned(),
         |directory| format!("{}:{SYSTEM_PATH}", directory.display()),

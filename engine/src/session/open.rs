@@ -84,7 +84,9 @@ impl Engine {
             directory.join("slots"),
         );
         let opened = async {
-            let keeper = self.make_keeper(&slots, &spec, &workspace, directory).await?;
+            let keeper = self
+                .make_keeper(&slots, &spec, &workspace, directory)
+                .await?;
             slots.adopt(seed.slot).await?;
             Ok::<_, SessionError>(keeper)
         };
@@ -218,7 +220,11 @@ fn mounts(spec: &SandboxSpec, workspace: &Path, directory: &Path) -> Vec<Session
     if let WorkspaceSource::Given { path, .. } = &spec.workspace {
         // What the caller's own tools run or obey is not for the code to change.
         let protected = spec.protect.iter().map(|name| (name, path.join(name)));
-        for (name, source) in protected.filter(|(_, source)| source.symlink_metadata().is_ok_and(|found| !found.is_symlink())) {
+        for (name, source) in protected.filter(|(_, source)| {
+            source
+                .symlink_metadata()
+                .is_ok_and(|found| !found.is_symlink())
+        }) {
             mounts.push(SessionMount {
                 source,
                 identity: None,
@@ -243,8 +249,9 @@ fn digest(root: &RootSpec) -> String {
     let mut hash = Sha256::new();
     hash.update(fs::read("/etc/os-release").unwrap_or_default());
     hash.update(postcard::to_stdvec(root).unwrap_or_default());
-    let text = hash.finalize().iter().fold(String::new(), |text, byte| {
-        format!("{text}{byte:02x}")
-    });
+    let text = hash
+        .finalize()
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     format!("sha256:{text}")
 }

@@ -57,9 +57,9 @@ impl RuntimeDir {
         own_directory(&scratch_base)?;
         let stale = stale(&state_base, &scratch_base);
         let random: [u8; 6] = random_bytes();
-        let id = random.iter().fold(String::new(), |text, byte| {
-            format!("{text}{byte:02x}")
-        });
+        let id = random
+            .iter()
+            .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
         let state = state_base.join(format!("engine-{id}"));
         let scratch = scratch_base.join(format!("data-{id}"));
         make_directory(&state)?;
@@ -168,9 +168,8 @@ fn own_directory(path: &Path) -> Result<(), RuntimeDirError> {
 }
 
 fn is_locked(state: &Path) -> bool {
-    File::open(state.join("lock")).is_ok_and(|lock| {
-        flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err()
-    })
+    File::open(state.join("lock"))
+        .is_ok_and(|lock| flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
 /// The directories of engines that are dead.

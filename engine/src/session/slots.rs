@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::SessionError;
-use super::environment::{CACHE, HOME, TEMPORARY, WORKSPACE};
+use super::environment::{HOME, TEMPORARY};
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
 use crate::sandbox::rootfs::RootSpec;
@@ -232,10 +232,7 @@ impl Slots {
         {
             let mut state = self.state();
             let wanted = state.waiting.len().max(KEPT.saturating_sub(state.total));
-            if state.closed
-                || state.making >= wanted.min(MAX_MAKING)
-                || state.total >= MAX_SLOTS
-            {
+            if state.closed || state.making >= wanted.min(MAX_MAKING) || state.total >= MAX_SLOTS {
                 return;
             }
             state.making += 1;

@@ -214,7 +214,11 @@ impl Run<'_> {
             && evidence.notification.is_none()
             && evidence.oom_kills == 0;
         let lost = self.engine.launcher_lost();
-        if unexplained && tokio::time::timeout(LAUNCHER_END, lost.cancelled()).await.is_ok() {
+        if unexplained
+            && tokio::time::timeout(LAUNCHER_END, lost.cancelled())
+                .await
+                .is_ok()
+        {
             return Err(SessionError::LauncherLost);
         }
         Ok(())
@@ -317,10 +321,7 @@ impl Run<'_> {
 }
 
 /// The arguments, and for source code the name and content of its file.
-fn program(
-    program: Program,
-    session: &Session,
-) -> (Vec<Vec<u8>>, Option<String>, Option<Vec<u8>>) {
+fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<String>, Option<Vec<u8>>) {
     match program {
         Program::Argv(arguments) => (arguments, None, None),
         Program::Code {

@@ -30,7 +30,7 @@ impl Listener {
     pub(super) fn tried(&self) -> Option<Notification> {
         let notification = sys::seccomp::receive(self.0.as_fd()).ok().flatten()?;
         Some(Notification {
-            syscall: seccomp::describe(&notification).into_owned(),
+            syscall: seccomp::describe(notification.arch, notification.nr),
             args: notification.args.to_vec(),
             pid: pid_in_sandbox(notification.pid),
             program: program_of(notification.pid),

@@ -83,7 +83,12 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
         startup: None,
         killed: false,
         control_open: true,
-        program: orders.request.arguments.first().cloned().unwrap_or_default(),
+        program: orders
+            .request
+            .arguments
+            .first()
+            .cloned()
+            .unwrap_or_default(),
     };
     let request = postcard::to_stdvec(&orders.request).map_err(io::Error::other)?;
     let request = datagram::data("request", &request)?;

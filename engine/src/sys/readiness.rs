@@ -1,5 +1,8 @@
 //! Descriptors that the runtime watches.
-#![expect(unsafe_code, reason = "the runtime cannot know that a descriptor is owned")]
+#![expect(
+    unsafe_code,
+    reason = "the runtime cannot know that a descriptor is owned"
+)]
 
 use std::io;
 use std::os::fd::OwnedFd;

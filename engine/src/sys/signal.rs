@@ -1,5 +1,8 @@
 //! Signal masks and dispositions of the current process.
-#![expect(unsafe_code, reason = "sigaction, sigprocmask and signalfd have no safe wrapper")]
+#![expect(
+    unsafe_code,
+    reason = "sigaction, sigprocmask and signalfd have no safe wrapper"
+)]
 
 use std::io;
 use std::mem::MaybeUninit;
