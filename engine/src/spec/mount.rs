@@ -61,8 +61,6 @@ pub struct Observed {
     /// Device and inode; none: it does not exist yet, and its nearest existing parent was resolved.
     pub identity: Option<(u64, u64)>,
     pub kind: SourceKind,
-    /// The first unix socket found in it, if any.
-    pub socket: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,6 +103,9 @@ pub enum Unobservable {
 pub trait Host {
     /// Resolves a source. With `may_be_missing`, one that does not exist is resolved by its nearest existing parent.
     fn observe(&self, source: &Path, may_be_missing: bool) -> Result<Observed, Unobservable>;
+    /// The first unix socket in an observed source, if any. Asked only for a source that no other rule refuses: it can
+    /// take a while.
+    fn find_socket(&self, observed: &Observed) -> Option<PathBuf>;
     fn places(&self) -> &HostPlaces;
 }
 
@@ -159,26 +160,16 @@ pub enum Refusal {
     TargetTaken { target: PathBuf, rule: &'static str },
 }
 
-/// Judges a mount source or a workspace.
+/// Judges a mount source or a workspace; what it holds is judged by [`judge_socket`].
 ///
 /// # Errors
 /// The first rule that refuses it.
-pub fn judge(
-    observed: &Observed,
-    places: &HostPlaces,
-    access: &HostAccess,
-    allow_sockets: bool,
-) -> Result<(), Refusal> {
+pub fn judge(observed: &Observed, places: &HostPlaces, access: &HostAccess) -> Result<(), Refusal> {
     judge_place(&observed.path, places)?;
     judge_access(&observed.path, access)?;
     match observed.kind {
-        SourceKind::Dir | SourceKind::File => {}
-        SourceKind::Socket => judge_socket(&observed.path, allow_sockets)?,
-        SourceKind::Other => return Err(Refusal::Kind(observed.path.clone())),
-    }
-    match &observed.socket {
-        Some(socket) => judge_socket(socket, allow_sockets),
-        None => Ok(()),
+        SourceKind::Dir | SourceKind::File | SourceKind::Socket => Ok(()),
+        SourceKind::Other => Err(Refusal::Kind(observed.path.clone())),
     }
 }
 
@@ -202,7 +193,11 @@ fn judge_access(path: &Path, access: &HostAccess) -> Result<(), Refusal> {
     }
 }
 
-fn judge_socket(socket: &Path, allow_sockets: bool) -> Result<(), Refusal> {
+/// Judges a unix socket that is, or lies in, a source.
+///
+/// # Errors
+/// The rule that refuses it.
+pub fn judge_socket(socket: &Path, allow_sockets: bool) -> Result<(), Refusal> {
     let name = socket.file_name().unwrap_or_default();
     if CONTAINER_SOCKETS.iter().any(|known| name == *known) {
         return Err(Refusal::ContainerSocket(socket.to_owned()));

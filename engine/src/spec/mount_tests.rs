@@ -20,12 +20,11 @@ fn dir(path: &str) -> Observed {
         path: path.into(),
         identity: Some((1, 2)),
         kind: SourceKind::Dir,
-        socket: None,
     }
 }
 
 fn judged(path: &str) -> Result<(), Refusal> {
-    judge(&dir(path), &places(), &HostAccess::Own, false)
+    judge(&dir(path), &places(), &HostAccess::Own)
 }
 
 #[test]
@@ -134,30 +133,22 @@ fn credentials_are_refused_at_any_depth() {
 
 #[test]
 fn sockets_are_refused_unless_accepted_and_a_container_managers_always() {
-    let own = HostAccess::Own;
-    let holds = |socket: &str| Observed {
-        socket: Some(socket.into()),
-        ..dir("/data/app")
-    };
-    let plain = holds("/data/app/x.sock");
+    let plain = Path::new("/data/app/x.sock");
     assert!(matches!(
-        judge(&plain, &places(), &own, false),
+        judge_socket(plain, false),
         Err(Refusal::Socket(_))
     ));
-    assert_eq!(judge(&plain, &places(), &own, true), Ok(()));
-    let docker = holds("/data/app/docker.sock");
-    assert!(matches!(
-        judge(&docker, &places(), &own, true),
-        Err(Refusal::ContainerSocket(_))
-    ));
-    let itself = Observed {
-        kind: SourceKind::Socket,
-        ..dir("/data/podman.sock")
-    };
-    assert!(matches!(
-        judge(&itself, &places(), &own, true),
-        Err(Refusal::ContainerSocket(_))
-    ));
+    assert_eq!(judge_socket(plain, true), Ok(()));
+    for name in CONTAINER_SOCKETS {
+        let socket = Path::new("/data/app").join(name);
+        assert!(
+            matches!(
+                judge_socket(&socket, true),
+                Err(Refusal::ContainerSocket(_))
+            ),
+            "{name}"
+        );
+    }
 }
 
 #[test]
@@ -167,7 +158,7 @@ fn devices_and_pipes_are_refused() {
         ..dir("/data/pipe")
     };
     assert!(matches!(
-        judge(&pipe, &places(), &HostAccess::Own, true),
+        judge(&pipe, &places(), &HostAccess::Own),
         Err(Refusal::Kind(_))
     ));
 }
@@ -175,14 +166,14 @@ fn devices_and_pipes_are_refused() {
 #[test]
 fn a_caller_from_afar_sees_only_what_the_engine_allows() {
     let below = HostAccess::Below(vec!["/data".into()]);
-    assert_eq!(judge(&dir("/data/x"), &places(), &below, false), Ok(()));
+    assert_eq!(judge(&dir("/data/x"), &places(), &below), Ok(()));
     assert!(matches!(
-        judge(&dir("/database"), &places(), &below, false),
+        judge(&dir("/database"), &places(), &below),
         Err(Refusal::NotAllowed(_))
     ));
     let none = HostAccess::Below(vec![]);
     assert!(matches!(
-        judge(&dir("/data/x"), &places(), &none, false),
+        judge(&dir("/data/x"), &places(), &none),
         Err(Refusal::NotAllowed(_))
     ));
 }

@@ -13,7 +13,7 @@ const LABEL_VALUE_MAX: usize = 1024;
 ///
 /// # Errors
 /// One sentence with the right spelling.
-pub fn parse_name(name: &str) -> Result<String, String> {
+pub(super) fn parse_name(name: &str) -> Result<String, String> {
     let fits = name.len() <= NAME_MAX
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name

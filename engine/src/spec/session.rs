@@ -290,7 +290,10 @@ fn observe_and_judge(
 ) -> Result<Observed, Refusal> {
     mount::check_source(source)?;
     let observed = host.observe(source, may_be_missing)?;
-    mount::judge(&observed, host.places(), access, allow_sockets)?;
+    mount::judge(&observed, host.places(), access)?;
+    if let Some(socket) = host.find_socket(&observed) {
+        mount::judge_socket(&socket, allow_sockets)?;
+    }
     Ok(observed)
 }
 

@@ -24,8 +24,11 @@ impl Host for Plain {
             } else {
                 SourceKind::Dir
             },
-            socket: source.ends_with("sockets").then(|| source.join("s")),
         })
+    }
+    fn find_socket(&self, observed: &Observed) -> Option<PathBuf> {
+        let path = &observed.path;
+        path.ends_with("sockets").then(|| path.join("s"))
     }
     fn places(&self) -> &HostPlaces {
         &self.places

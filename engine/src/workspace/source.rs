@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::spec::mount::{Host, HostPlaces, Observed, SourceKind, Unobservable};
 
 /// Entries looked at for a unix socket. A tree with more is taken as it is: the caller vouches for it.
-const SCAN_MOST: usize = 200_000;
+const SCAN_MOST: usize = 50_000;
 
 /// This host, with the places that no sandbox may see.
 #[derive(Clone, Debug)]
@@ -27,7 +27,9 @@ impl HostFiles {
     pub fn probe(engine: Vec<PathBuf>) -> Self {
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let own = std::env::var_os("HOME").map(PathBuf::from);
-        let mut homes: Vec<_> = homes(&passwd).chain(own.filter(|home| home.is_absolute())).collect();
+        let mut homes: Vec<_> = homes(&passwd)
+            .chain(own.filter(|home| home.is_absolute()))
+            .collect();
         let engine: Vec<_> = engine.into_iter().flat_map(both_spellings).collect();
         homes = homes.into_iter().flat_map(both_spellings).collect();
         homes.retain(|home| home != Path::new("/"));
@@ -54,6 +56,18 @@ impl Host for HostFiles {
         }
     }
 
+    fn find_socket(&self, observed: &Observed) -> Option<PathBuf> {
+        match observed.kind {
+            SourceKind::Socket => Some(observed.path.clone()),
+            SourceKind::Dir => {
+                let top = open_resolved(&observed.path).ok()?;
+                let (device, _) = identity(&top).ok()?;
+                find_socket(&top, device).map(|inner| observed.path.join(inner))
+            }
+            SourceKind::File | SourceKind::Other => None,
+        }
+    }
+
     fn places(&self) -> &HostPlaces {
         &self.places
     }
@@ -66,7 +80,13 @@ impl Host for HostFiles {
 pub fn open_resolved(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?)
+    Ok(rustix::fs::openat2(
+        rustix::fs::CWD,
+        path,
+        flags,
+        Mode::empty(),
+        resolve,
+    )?)
 }
 
 /// Device and inode of an open source, as in [`Observed::identity`].
@@ -90,7 +110,9 @@ pub fn create_workspace(path: &Path) -> io::Result<OwnedFd> {
         let name = match component {
             Component::RootDir | Component::CurDir => continue,
             Component::Normal(name) => name,
-            Component::ParentDir | Component::Prefix(_) => return Err(io::ErrorKind::InvalidInput.into()),
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
         };
         at = match rustix::fs::openat(&at, name, dir, Mode::empty()) {
             Ok(next) => next,
@@ -131,15 +153,10 @@ fn observe_open(fd: &OwnedFd) -> Result<Observed, Unobservable> {
         | FileType::BlockDevice
         | FileType::Unknown => SourceKind::Other,
     };
-    let socket = match kind {
-        SourceKind::Dir => find_socket(fd, stat.st_dev).map(|inner| path.join(inner)),
-        SourceKind::File | SourceKind::Socket | SourceKind::Other => None,
-    };
     Ok(Observed {
         path,
         identity: Some(identity),
         kind,
-        socket,
     })
 }
 
@@ -157,7 +174,9 @@ fn observe_missing(source: &Path) -> Result<Observed, Unobservable> {
             Err(errno) => return Err(Unobservable::Open(errno.raw_os_error())),
         };
         let tail = source.strip_prefix(parent).unwrap_or(Path::new(""));
-        let plain = tail.components().all(|part| matches!(part, Component::Normal(_)));
+        let plain = tail
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
         if !plain {
             return Err(Unobservable::Missing);
         }
@@ -167,7 +186,8 @@ fn observe_missing(source: &Path) -> Result<Observed, Unobservable> {
             return Err(Unobservable::DanglingLink);
         }
         let path = resolved(&fd).ok_or(Unobservable::Unreachable)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| Unobservable::Open(errno.raw_os_error()))?;
+        let stat =
+            rustix::fs::fstat(&fd).map_err(|errno| Unobservable::Open(errno.raw_os_error()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
             return Err(Unobservable::ParentNotADirectory(path));
         }
@@ -175,7 +195,6 @@ fn observe_missing(source: &Path) -> Result<Observed, Unobservable> {
             path: path.join(tail),
             identity: None,
             kind: SourceKind::Dir,
-            socket: None,
         });
     }
     Err(Unobservable::Missing)
@@ -202,7 +221,8 @@ fn find_socket(top: &OwnedFd, device: u64) -> Option<PathBuf> {
                 continue;
             }
             left = left.checked_sub(1)?;
-            let path = dir.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
+            let path =
+                dir.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name));
             match entry_type(top, &path, entry.file_type()) {
                 FileType::Socket => return Some(path),
                 FileType::Directory => dirs.push(path),
@@ -223,12 +243,17 @@ fn entry_type(top: &OwnedFd, path: &Path, told: FileType) -> FileType {
     if told != FileType::Unknown {
         return told;
     }
-    rustix::fs::statat(top, path, AtFlags::SYMLINK_NOFOLLOW)
-        .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
+    rustix::fs::statat(top, path, AtFlags::SYMLINK_NOFOLLOW).map_or(FileType::Unknown, |stat| {
+        FileType::from_raw_mode(stat.st_mode)
+    })
 }
 
 fn open_below(top: &OwnedFd, dir: &Path) -> Result<OwnedFd, Errno> {
-    let name = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let name = if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(top, name, flags, Mode::empty(), resolve)
@@ -238,7 +263,16 @@ fn open_below(top: &OwnedFd, dir: &Path) -> Result<OwnedFd, Errno> {
 /// and refusing what contains them would refuse `/usr`.
 fn homes(passwd: &str) -> impl Iterator<Item = PathBuf> {
     const SYSTEM: [&str; 10] = [
-        "/usr", "/bin", "/sbin", "/lib", "/dev", "/proc", "/run", "/etc", "/nonexistent", "/var/empty",
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/dev",
+        "/proc",
+        "/run",
+        "/etc",
+        "/nonexistent",
+        "/var/empty",
     ];
     passwd
         .lines()
@@ -252,7 +286,11 @@ fn homes(passwd: &str) -> impl Iterator<Item = PathBuf> {
 fn both_spellings(path: PathBuf) -> Vec<PathBuf> {
     let real = path.ancestors().find_map(|parent| {
         let real = parent.canonicalize().ok()?;
-        Some(real.join(path.strip_prefix(parent).ok()?).components().collect::<PathBuf>())
+        Some(
+            real.join(path.strip_prefix(parent).ok()?)
+                .components()
+                .collect::<PathBuf>(),
+        )
     });
     match real {
         Some(real) if real != path => vec![path, real],
@@ -283,7 +321,9 @@ mod tests {
         let top = real(&dir);
         std::fs::create_dir(top.join("real")).expect("mkdir");
         symlink("real", top.join("link")).expect("symlink");
-        let seen = host().observe(&top.join("link/../link/."), false).expect("seen");
+        let seen = host()
+            .observe(&top.join("link/../link/."), false)
+            .expect("seen");
         assert_eq!(seen.path, top.join("real"));
         assert_eq!(seen.kind, SourceKind::Dir);
         let fd = open_resolved(&seen.path).expect("opened");
@@ -293,7 +333,9 @@ mod tests {
 
     #[test]
     fn a_magic_link_is_seen_as_what_it_names() {
-        let seen = host().observe(Path::new("/proc/self/root"), false).expect("seen");
+        let seen = host()
+            .observe(Path::new("/proc/self/root"), false)
+            .expect("seen");
         assert_eq!(seen.path, Path::new("/"));
     }
 
@@ -311,7 +353,10 @@ mod tests {
         for (path, why) in [
             ("dangling", Unobservable::DanglingLink),
             ("new/../../x", Unobservable::Missing),
-            ("file/x", Unobservable::ParentNotADirectory(top.join("file"))),
+            (
+                "file/x",
+                Unobservable::ParentNotADirectory(top.join("file")),
+            ),
         ] {
             assert_eq!(host().observe(&top.join(path), true), Err(why), "{path}");
         }
@@ -338,9 +383,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let top = real(&dir);
         std::fs::create_dir_all(top.join("a/b")).expect("mkdir");
-        assert_eq!(host().observe(&top, false).expect("seen").socket, None);
+        let seen = host().observe(&top, false).expect("seen");
+        assert_eq!(host().find_socket(&seen), None);
         let _listener = UnixListener::bind(top.join("a/b/s")).expect("bind");
-        assert_eq!(host().observe(&top, false).expect("seen").socket, Some(top.join("a/b/s")));
+        assert_eq!(host().find_socket(&seen), Some(top.join("a/b/s")));
         let itself = host().observe(&top.join("a/b/s"), false).expect("seen");
         assert_eq!(itself.kind, SourceKind::Socket);
     }
