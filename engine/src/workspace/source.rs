@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::config::Environment;
 use crate::spec::mount::{Host, HostPlaces, Observed, SourceKind, Unobservable};
 
 /// Entries looked at for a unix socket. A tree with more is taken as it is: the caller vouches for it.
@@ -24,23 +25,19 @@ pub struct HostFiles {
 impl HostFiles {
     /// Reads the home directories of this host. `engine`: the directories of this engine.
     #[must_use]
-    pub fn probe(engine: Vec<PathBuf>) -> Self {
+    pub fn probe(environment: &Environment, engine: Vec<PathBuf>) -> Self {
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let own = std::env::var_os("HOME").map(PathBuf::from);
-        let mut homes: Vec<_> = homes(&passwd)
-            .chain(own.filter(|home| home.is_absolute()))
-            .collect();
-        let engine: Vec<_> = engine.into_iter().flat_map(both_spellings).collect();
-        homes = homes.into_iter().flat_map(both_spellings).collect();
+        let homes = homes(&passwd).chain(environment.home.clone());
+        let mut homes: Vec<_> = homes.flat_map(both_spellings).collect();
         homes.retain(|home| home != Path::new("/"));
         homes.sort();
         homes.dedup();
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime = environment.runtime.as_ref();
         Self {
             places: HostPlaces {
                 homes,
                 runtime: runtime.and_then(|dir| dir.canonicalize().ok()),
-                engine,
+                engine: engine.into_iter().flat_map(both_spellings).collect(),
             },
         }
     }
