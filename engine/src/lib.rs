@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod config;
 pub mod launcher;
 pub mod outcome;
 pub mod pool;
@@ -12,6 +13,7 @@ pub mod session;
 pub mod spec;
 pub mod supervise;
 pub mod sys;
+pub mod telemetry;
 pub mod workspace;
 
 /// The version that engine, protocol and client carry together.

@@ -6,6 +6,25 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+mod absent;
+pub mod mount;
+mod name;
+pub mod request;
+mod session;
+mod size;
+mod step;
+mod text;
+mod tmpfs;
+mod violations;
+
+pub use name::is_id;
+pub use session::parse_spec;
+pub use size::{mebibytes, parse_size};
+pub use step::{parse_language, parse_step};
+pub use text::{shown, shown_path};
+pub use tmpfs::shm_size;
+pub use violations::Violations;
+
 /// One mistake in a request: which field, and what would be right.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Violation {

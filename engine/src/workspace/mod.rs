@@ -20,6 +20,7 @@ pub mod rights;
 pub mod risk;
 mod scan;
 mod snapshot;
+pub mod source;
 mod tree;
 mod walk;
 mod write;

@@ -1,0 +1,7 @@
+//! The RPCs: each converts, calls the engine, and converts back.
+
+mod sandbox;
+mod step;
+mod stream;
+
+pub use sandbox::SandboxService;

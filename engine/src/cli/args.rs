@@ -1,0 +1,259 @@
+//! The flags of every command.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::ServeFlags;
+
+/// Runs code that a language model wrote in Linux sandboxes.
+#[derive(Debug, Parser)]
+#[command(name = "stepbox", version, about, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve sandboxes over gRPC, on a unix socket or a loopback address.
+    Serve(ServeArgs),
+    /// Run code once in a fresh sandbox; the exit code is the program's.
+    Run(RunArgs),
+    /// Say what this host gives, what is missing, and the command that mends it.
+    Doctor(DoctorArgs),
+    /// Print the steps by which a sandbox is made.
+    Plan(PlanArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Listen on this unix socket [default: in a private directory below $XDG_RUNTIME_DIR or $TMPDIR]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Listen on this loopback address instead, such as 127.0.0.1:0
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Write the token to this new file [default: in a private directory]
+    #[arg(long, value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
+    /// End when this process, which must be the parent, ends
+    #[arg(long, value_name = "PID")]
+    pub parent_pid: Option<i32>,
+    /// End when stdin does
+    #[arg(long)]
+    pub exit_on_stdin_eof: bool,
+    /// End after so many seconds without a session and a call
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_exit: Option<f64>,
+    /// Let callers over TCP name host paths in this directory (repeatable)
+    #[arg(long, value_name = "DIR")]
+    pub allow_host_path: Vec<PathBuf>,
+    /// Calls in flight at once [default: 1024]
+    #[arg(long, value_name = "COUNT")]
+    pub max_calls: Option<usize>,
+}
+
+impl From<ServeArgs> for ServeFlags {
+    fn from(args: ServeArgs) -> Self {
+        let ServeArgs {
+            socket,
+            listen,
+            token_file,
+            parent_pid,
+            exit_on_stdin_eof,
+            idle_exit,
+            allow_host_path,
+            max_calls,
+        } = args;
+        Self {
+            socket,
+            listen,
+            token_file,
+            parent_pid,
+            exit_on_stdin_eof,
+            idle_exit,
+            allow_host_path,
+            max_calls,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// python, bash, sh or javascript [default: by the file's ending, else python]
+    #[arg(short, long, value_name = "LANGUAGE")]
+    pub language: Option<String>,
+    /// Mount this directory as the workspace [default: a private one, removed at the end]
+    #[arg(short, long, value_name = "DIR")]
+    pub workspace: Option<PathBuf>,
+    /// Memory cap in MiB [default: 512]
+    #[arg(long, value_name = "MIB")]
+    pub memory_mb: Option<u64>,
+    /// Cap on tasks [default: 256]
+    #[arg(long, value_name = "COUNT")]
+    pub pids: Option<u64>,
+    /// Cap on cores, such as 0.5 [default: none]
+    #[arg(long, value_name = "CORES")]
+    pub cpus: Option<f64>,
+    /// Time limit in seconds [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout_s: Option<f64>,
+    /// Set an environment variable (repeatable)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<EnvArg>,
+    /// Mount a directory or file of the host (repeatable)
+    #[arg(long, value_name = "SOURCE:TARGET[:ro|:rw]")]
+    pub mount: Vec<MountArg>,
+    /// Print the whole result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The code itself
+    #[arg(
+        short,
+        value_name = "CODE",
+        conflicts_with = "file",
+        required_unless_present = "file"
+    )]
+    pub code: Option<String>,
+    /// The file that holds the code; - is stdin
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// What the code sees after its own name
+    #[arg(last = true, value_name = "ARGS")]
+    pub args: Vec<std::ffi::OsString>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `NAME=VALUE`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EnvArg {
+    pub name: String,
+    pub value: String,
+}
+
+impl std::str::FromStr for EnvArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }),
+            // The text is not repeated: it may be a secret.
+            Some(_) | None => Err("write NAME=VALUE".to_owned()),
+        }
+    }
+}
+
+/// `SOURCE:TARGET[:ro|:rw]`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MountArg {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub read_only: bool,
+}
+
+impl std::str::FromStr for MountArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (paths, read_only) = match text.rsplit_once(':') {
+            Some((paths, "ro")) => (paths, true),
+            Some((paths, "rw")) => (paths, false),
+            Some(_) | None => (text, false),
+        };
+        match paths.rsplit_once(':') {
+            Some((source, target)) if !source.is_empty() && !target.is_empty() => Ok(Self {
+                source: source.into(),
+                target: target.into(),
+                read_only,
+            }),
+            Some(_) | None => {
+                Err("write SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw".to_owned())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Command, clap::Error> {
+        let words = std::iter::once("stepbox").chain(words.iter().copied());
+        Cli::try_parse_from(words).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_takes_a_file_stdin_or_code_and_then_arguments() {
+        let run = |words: &[&str]| match parsed(words) {
+            Ok(Command::Run(args)) => args,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(run(&["run", "a.py", "--", "-x", "1"]).args, ["-x", "1"]);
+        assert_eq!(run(&["run", "-"]).file, Some("-".into()));
+        let coded = run(&[
+            "run",
+            "-c",
+            "print(1)",
+            "--memory-mb",
+            "64",
+            "--env",
+            "A=b=c",
+            "--",
+            "z",
+        ]);
+        assert_eq!(coded.code.as_deref(), Some("print(1)"));
+        assert_eq!(coded.env[0].value, "b=c");
+        assert_eq!(coded.args, ["z"]);
+        assert!(parsed(&["run"]).is_err());
+        assert!(parsed(&["run", "-c", "x", "a.py"]).is_err());
+    }
+
+    #[test]
+    fn a_mount_is_source_target_and_mode() {
+        let mount = |text: &str| text.parse::<MountArg>();
+        let right = |source: &str, target: &str, read_only| {
+            Ok(MountArg {
+                source: source.into(),
+                target: target.into(),
+                read_only,
+            })
+        };
+        assert_eq!(mount("/a:/b"), right("/a", "/b", false));
+        assert_eq!(mount("/a:/b:ro"), right("/a", "/b", true));
+        assert_eq!(mount("/a:x:/b:rw"), right("/a:x", "/b", false));
+        for text in ["", "/a", "/a:", ":/b", "/a:ro"] {
+            assert!(mount(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_env_without_a_value_is_refused_and_not_repeated() {
+        let said = "secret".parse::<EnvArg>().expect_err("refused");
+        assert!(!said.contains("secret"));
+        assert!("=x".parse::<EnvArg>().is_err());
+    }
+}

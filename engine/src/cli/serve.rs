@@ -1,0 +1,32 @@
+//! `stepbox serve`.
+
+use crate::api::host::HostInfo;
+use crate::api::server::{self, ServeError};
+use crate::config::{Environment, Mistakes, ServeConfig};
+use crate::session::Engine;
+
+use super::args::ServeArgs;
+
+/// Parses the flags of `serve`.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn configure(args: ServeArgs, environment: Environment) -> Result<ServeConfig, Mistakes> {
+    ServeConfig::parse(args.into(), environment)
+}
+
+/// Leaves the parent's session, so that its terminal's Ctrl-C does not reach the engine. A process that leads its group
+/// already, as one started by hand from a shell, stays: there Ctrl-C is meant for it.
+pub fn leave_session() {
+    if let Err(errno) = rustix::process::setsid() {
+        tracing::debug!(%errno, "the engine stays in its session");
+    }
+}
+
+/// Serves until it is told to end, and leaves nothing behind.
+///
+/// # Errors
+/// The server could not start, or its transport failed.
+pub async fn serve(config: ServeConfig, host: HostInfo, engine: Engine) -> Result<(), ServeError> {
+    server::serve(config, host, engine).await
+}

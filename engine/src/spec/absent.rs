@@ -1,0 +1,276 @@
+//! Options of the contract that this version does not have: refused by name, never ignored.
+
+use super::Violations;
+use super::request::{Cap, Choice, IsolationChoice, NetworkChoice, ProfileChoice, SpecRequest};
+
+fn absent(what: &str) -> String {
+    format!("{what}not available in stepbox {}", crate::VERSION)
+}
+
+pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
+    let plain = [
+        ("setup", request.setup.is_some()),
+        ("egress_allow", request.egress_allow.is_some()),
+        ("preload", !request.preload.is_empty()),
+        ("user", request.user.is_some()),
+        ("profiles", !request.profiles.is_empty()),
+        ("resident", request.resident == Some(true)),
+        ("setup_network", request.setup_network.is_some()),
+        ("packages", !request.packages.is_empty()),
+        ("npm_packages", !request.npm_packages.is_empty()),
+        ("egress_credentials", !request.egress_credentials.is_empty()),
+        ("host_packages", !request.host_packages.is_empty()),
+        ("devices", !request.devices.is_empty()),
+        (
+            "workspace_max_bytes",
+            matches!(request.workspace_max_bytes, Cap::Max(_)),
+        ),
+        (
+            "workspace_max_files",
+            matches!(request.workspace_max_files, Cap::Max(_)),
+        ),
+    ];
+    for (field, given) in plain {
+        if given {
+            violations.add(field, absent(""));
+        }
+    }
+    check_choices(request, violations);
+}
+
+fn check_choices(request: &SpecRequest, violations: &mut Violations) {
+    match request.network {
+        Choice::Default | Choice::Named(NetworkChoice::None) => {}
+        Choice::Named(NetworkChoice::Host | NetworkChoice::Internet) => violations.add(
+            "network",
+            format!("{}; write network=False", absent("a network is ")),
+        ),
+        Choice::Unknown(number) => violations.add("network", unknown(number)),
+    }
+    match request.security_profile {
+        Choice::Default | Choice::Named(ProfileChoice::Default) => {}
+        Choice::Named(ProfileChoice::Untrusted) => violations.add(
+            "security_profile",
+            format!("{}; write \"default\"", absent("\"untrusted\" is ")),
+        ),
+        Choice::Unknown(number) => violations.add("security_profile", unknown(number)),
+    }
+    match request.isolation_mode {
+        Choice::Default | Choice::Named(IsolationChoice::Full) => {}
+        Choice::Named(IsolationChoice::Reduced) => violations.add(
+            "isolation_mode",
+            format!("{}; write \"full\"", absent("\"reduced\" is ")),
+        ),
+        Choice::Unknown(number) => violations.add("isolation_mode", unknown(number)),
+    }
+    if request
+        .cap_drop
+        .as_deref()
+        .is_some_and(|dropped| !matches!(dropped, [all] if all.eq_ignore_ascii_case("ALL")))
+    {
+        violations.add(
+            "cap_drop",
+            format!(
+                "{}; write (\"ALL\",) or leave it out",
+                absent("keeping capabilities is ")
+            ),
+        );
+    }
+}
+
+fn unknown(number: i32) -> String {
+    format!("{number} is not a word of stepbox {}", crate::VERSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(request: &SpecRequest) -> Vec<String> {
+        let mut violations = Violations::default();
+        check_absent(request, &mut violations);
+        violations
+            .into_vec()
+            .into_iter()
+            .map(|violation| format!("{}: {}", violation.field, violation.description))
+            .collect()
+    }
+
+    #[test]
+    fn what_this_version_has_not_is_refused_by_name() {
+        let word = || vec!["x".to_owned()];
+        let map = || [("a".to_owned(), "b".to_owned())].into();
+        let base = SpecRequest::default;
+        let table: Vec<(&str, SpecRequest)> = vec![
+            (
+                "setup",
+                SpecRequest {
+                    setup: Some("pip install x".into()),
+                    ..base()
+                },
+            ),
+            (
+                "egress_allow",
+                SpecRequest {
+                    egress_allow: Some(vec![]),
+                    ..base()
+                },
+            ),
+            (
+                "preload",
+                SpecRequest {
+                    preload: word(),
+                    ..base()
+                },
+            ),
+            (
+                "user",
+                SpecRequest {
+                    user: Some("root".into()),
+                    ..base()
+                },
+            ),
+            (
+                "profiles",
+                SpecRequest {
+                    profiles: word(),
+                    ..base()
+                },
+            ),
+            (
+                "resident",
+                SpecRequest {
+                    resident: Some(true),
+                    ..base()
+                },
+            ),
+            (
+                "setup_network",
+                SpecRequest {
+                    setup_network: Some("open".into()),
+                    ..base()
+                },
+            ),
+            (
+                "packages",
+                SpecRequest {
+                    packages: word(),
+                    ..base()
+                },
+            ),
+            (
+                "npm_packages",
+                SpecRequest {
+                    npm_packages: word(),
+                    ..base()
+                },
+            ),
+            (
+                "egress_credentials",
+                SpecRequest {
+                    egress_credentials: map(),
+                    ..base()
+                },
+            ),
+            (
+                "host_packages",
+                SpecRequest {
+                    host_packages: vec!["/x".into()],
+                    ..base()
+                },
+            ),
+            (
+                "devices",
+                SpecRequest {
+                    devices: map(),
+                    ..base()
+                },
+            ),
+            (
+                "workspace_max_bytes",
+                SpecRequest {
+                    workspace_max_bytes: Cap::Max(1),
+                    ..base()
+                },
+            ),
+            (
+                "workspace_max_files",
+                SpecRequest {
+                    workspace_max_files: Cap::Max(1),
+                    ..base()
+                },
+            ),
+            (
+                "network",
+                SpecRequest {
+                    network: Choice::Named(NetworkChoice::Host),
+                    ..base()
+                },
+            ),
+            (
+                "network",
+                SpecRequest {
+                    network: Choice::Named(NetworkChoice::Internet),
+                    ..base()
+                },
+            ),
+            (
+                "network",
+                SpecRequest {
+                    network: Choice::Unknown(77),
+                    ..base()
+                },
+            ),
+            (
+                "security_profile",
+                SpecRequest {
+                    security_profile: Choice::Named(ProfileChoice::Untrusted),
+                    ..base()
+                },
+            ),
+            (
+                "isolation_mode",
+                SpecRequest {
+                    isolation_mode: Choice::Named(IsolationChoice::Reduced),
+                    ..base()
+                },
+            ),
+            (
+                "cap_drop",
+                SpecRequest {
+                    cap_drop: Some(vec![]),
+                    ..base()
+                },
+            ),
+            (
+                "cap_drop",
+                SpecRequest {
+                    cap_drop: Some(vec!["NET_RAW".into()]),
+                    ..base()
+                },
+            ),
+        ];
+        for (field, request) in table {
+            let said = refused(&request);
+            assert_eq!(said.len(), 1, "{field}: {said:?}");
+            assert!(said[0].starts_with(&format!("{field}: ")), "{said:?}");
+            assert!(said[0].contains(crate::VERSION), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_yet_is_accepted() {
+        let request = SpecRequest {
+            prewarm: Some(2),
+            file_diffs: Some(false),
+            ttl_s: Some(60.0),
+            deps_readonly: Some(false),
+            resident: Some(false),
+            cap_drop: Some(vec!["ALL".into()]),
+            workspace_max_bytes: Cap::Uncapped,
+            network: Choice::Named(NetworkChoice::None),
+            ..SpecRequest::default()
+        };
+        assert_eq!(refused(&request), Vec::<String>::new());
+    }
+}

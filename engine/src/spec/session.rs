@@ -1,0 +1,361 @@
+//! From a [`SpecRequest`] to a [`SandboxSpec`], with all mistakes at once.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use super::absent::check_absent;
+use super::mount::{self, Host, HostAccess, Observed, Refusal};
+use super::name::{check_env, check_labels, parse_name};
+use super::request::{Cap, InterpreterRequest, MountRequest, SpecRequest};
+use super::text::{holds_nul, shown, shown_path};
+use super::tmpfs::parse_tmpfs;
+use super::{
+    Image, Interpreter, Limits, Mount, Network, SandboxSpec, Violation, Violations, WorkspaceSource,
+};
+
+const MEMORY_DEFAULT_MB: u64 = 512;
+const MEMORY_LEAST_MB: u64 = 16;
+const PIDS_DEFAULT: u64 = 256;
+const PIDS_LEAST: u64 = 2;
+/// The kernel's own ceiling on process numbers.
+const PIDS_MOST: u64 = 4_194_304;
+const CPUS_MOST: f64 = 8192.0;
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// A week: past it a limit is a mistake of units.
+const TIMEOUT_MOST_S: f64 = 604_800.0;
+const OUTPUT_DEFAULT: u64 = 64 << 20;
+const OUTPUT_MOST: u64 = 1 << 30;
+
+/// Files of the caller's own tools that run or steer them, read-only in a given workspace unless `protect` says else.
+const PROTECT_DEFAULT: [&str; 8] = [
+    ".git/hooks",
+    ".git/config",
+    ".envrc",
+    ".vscode",
+    ".idea",
+    ".husky",
+    ".mcp.json",
+    ".claude",
+];
+
+/// Parses a session's options.
+///
+/// # Errors
+/// Every mistake, each with the option's name and what would be right.
+pub fn parse_spec(
+    request: SpecRequest,
+    host: &dyn Host,
+    access: &HostAccess,
+) -> Result<SandboxSpec, Vec<Violation>> {
+    let mut violations = Violations::default();
+    check_absent(&request, &mut violations);
+    check_image(request.image.as_deref(), &mut violations);
+    let limits = parse_limits(&request, &mut violations);
+    let timeout = match request.timeout_s {
+        None => Some(TIMEOUT_DEFAULT),
+        Some(seconds) => violations.take("timeout_s", parse_timeout(seconds)),
+    };
+    if let Some(ttl) = request.ttl_s
+        && !(ttl.is_finite() && ttl > 0.0)
+    {
+        violations.add(
+            "ttl_s",
+            format!("{ttl} is not a time; write seconds above 0, such as 3600"),
+        );
+    }
+    let max_output = request.max_output_bytes.unwrap_or(OUTPUT_DEFAULT);
+    if max_output > OUTPUT_MOST {
+        violations.add(
+            "max_output_bytes",
+            format!("{max_output} is too many; at most {OUTPUT_MOST}"),
+        );
+    }
+    check_env(&request.env, &mut violations);
+    check_labels(&request.labels, &mut violations);
+    let name = request
+        .name
+        .as_deref()
+        .and_then(|name| violations.take("name", parse_name(name)));
+    let protect = parse_protect(request.protect.as_deref(), &mut violations);
+    let workspace = parse_workspace(
+        request.workspace.as_deref(),
+        request.allow_sockets,
+        host,
+        access,
+        &mut violations,
+    );
+    let mounts = parse_mounts(&request.mounts, host, access, &mut violations);
+    let tmpfs = parse_tmpfs(
+        request.tmpfs.as_deref(),
+        limits.memory,
+        &mounts,
+        &mut violations,
+    );
+    let interpreter = request
+        .interpreter
+        .and_then(|interpreter| parse_interpreter(interpreter, host, access, &mut violations));
+    match (timeout, workspace) {
+        (Some(timeout), Some(workspace)) if violations.is_empty() => Ok(SandboxSpec {
+            image: Image::Host,
+            interpreter,
+            workspace,
+            limits,
+            timeout,
+            network: Network::None,
+            mounts,
+            tmpfs,
+            env: request.env,
+            max_output,
+            enforce_limits: request.enforce_limits.unwrap_or(true),
+            track_files: request.track_files.unwrap_or(true),
+            protect,
+            name,
+            labels: request.labels,
+        }),
+        _ => Err(violations.into_vec()),
+    }
+}
+
+fn check_image(image: Option<&str>, violations: &mut Violations) {
+    match image {
+        None | Some("" | "host") => {}
+        Some(other) => violations.add(
+            "image",
+            format!(
+                "{}: images other than \"host\" are not available in stepbox {}",
+                shown(other),
+                crate::VERSION
+            ),
+        ),
+    }
+}
+
+fn parse_limits(request: &SpecRequest, violations: &mut Violations) -> Limits {
+    let memory = match request.memory_mb {
+        Cap::Default => Some(MEMORY_DEFAULT_MB << 20),
+        Cap::Uncapped => None,
+        Cap::Max(mb) => violations.take("memory_mb", parse_memory(mb)),
+    };
+    let pids = match request.pids {
+        Cap::Default => Some(PIDS_DEFAULT),
+        Cap::Uncapped => None,
+        Cap::Max(pids) if (PIDS_LEAST..=PIDS_MOST).contains(&pids) => Some(pids),
+        Cap::Max(pids) => {
+            violations.add("pids", format!("{pids} is out of range; write {PIDS_LEAST} to {PIDS_MOST} tasks, or None for no cap"));
+            None
+        }
+    };
+    let cpu = request
+        .cpus
+        .and_then(|cpus| violations.take("cpus", parse_cpus(cpus)));
+    Limits { memory, pids, cpu }
+}
+
+/// Bytes of a memory cap in MiB.
+pub(super) fn parse_memory(mb: u64) -> Result<u64, String> {
+    let most = u64::MAX >> 21;
+    if (MEMORY_LEAST_MB..=most).contains(&mb) {
+        Ok(mb << 20)
+    } else {
+        Err(format!(
+            "{mb} is out of range; write at least {MEMORY_LEAST_MB} MiB, or None for no cap"
+        ))
+    }
+}
+
+fn parse_cpus(cpus: f64) -> Result<u64, String> {
+    if cpus.is_finite() && cpus > 0.0 && cpus <= CPUS_MOST {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between 0 and 8192000 after the check"
+        )]
+        let thousandths = (cpus * 1000.0).round() as u64;
+        Ok(thousandths.max(1))
+    } else {
+        Err(format!(
+            "{cpus} is not a number of cores; write one above 0, such as 0.5, or None for no cap"
+        ))
+    }
+}
+
+/// A time limit of at least a millisecond.
+pub(super) fn parse_timeout(seconds: f64) -> Result<Duration, String> {
+    if seconds.is_finite() && seconds > 0.0 && seconds <= TIMEOUT_MOST_S {
+        Ok(Duration::from_secs_f64(seconds).max(Duration::from_millis(1)))
+    } else {
+        Err(format!(
+            "{seconds} is not a time limit; write seconds above 0 and at most {TIMEOUT_MOST_S}, such as 30"
+        ))
+    }
+}
+
+fn parse_protect(protect: Option<&[String]>, violations: &mut Violations) -> Vec<String> {
+    let Some(names) = protect else {
+        return PROTECT_DEFAULT.map(str::to_owned).to_vec();
+    };
+    let mut parsed = Vec::new();
+    for name in names {
+        let path = Path::new(name);
+        let plain = !holds_nul(path)
+            && path
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)))
+            && path.components().count() > 0;
+        if plain {
+            parsed.push(name.clone());
+        } else {
+            violations.add(
+                format!("protect[{}]", shown(name)),
+                "write a path in the workspace, without a leading \"/\", \".\" and \"..\"",
+            );
+        }
+    }
+    parsed
+}
+
+fn parse_workspace(
+    workspace: Option<&Path>,
+    allow_sockets: bool,
+    host: &dyn Host,
+    access: &HostAccess,
+    violations: &mut Violations,
+) -> Option<WorkspaceSource> {
+    let Some(path) = workspace else {
+        return Some(WorkspaceSource::Private);
+    };
+    let judged = observe_and_judge(path, true, allow_sockets, host, access).and_then(|observed| {
+        if observed.kind == mount::SourceKind::Dir {
+            Ok(observed)
+        } else {
+            Err(Refusal::NotADirectory(observed.path))
+        }
+    });
+    match judged {
+        Ok(observed) => Some(WorkspaceSource::Given {
+            path: observed.path,
+            allow_sockets,
+        }),
+        Err(refusal) => {
+            violations.refuse("workspace", refusal.to_string());
+            None
+        }
+    }
+}
+
+fn parse_mounts(
+    requests: &[MountRequest],
+    host: &dyn Host,
+    access: &HostAccess,
+    violations: &mut Violations,
+) -> Vec<Mount> {
+    let mut parsed = Vec::new();
+    let mut targets = BTreeSet::new();
+    for request in requests {
+        let field = format!("mounts[{}]", shown_path(&request.source));
+        match parse_mount(request, host, access) {
+            Ok(mount) if targets.insert(mount.target.clone()) => parsed.push(mount),
+            Ok(mount) => violations.add(
+                field,
+                format!("the target {} is named twice", shown_path(&mount.target)),
+            ),
+            Err(refusal) => violations.refuse(field, refusal.to_string()),
+        }
+    }
+    parsed
+}
+
+fn parse_mount(
+    request: &MountRequest,
+    host: &dyn Host,
+    access: &HostAccess,
+) -> Result<Mount, Refusal> {
+    let target = mount::parse_target(&request.target)?;
+    let observed = observe_and_judge(&request.source, false, request.allow_sockets, host, access)?;
+    Ok(Mount {
+        identity: observed.identity.ok_or(mount::Unobservable::Missing)?,
+        source: observed.path,
+        target,
+        read_only: request.read_only,
+    })
+}
+
+fn observe_and_judge(
+    source: &Path,
+    may_be_missing: bool,
+    allow_sockets: bool,
+    host: &dyn Host,
+    access: &HostAccess,
+) -> Result<Observed, Refusal> {
+    mount::check_source(source)?;
+    let observed = host.observe(source, may_be_missing)?;
+    mount::judge(&observed, host.places(), access)?;
+    if let Some(socket) = host.find_socket(&observed) {
+        mount::judge_socket(&socket, allow_sockets)?;
+    }
+    Ok(observed)
+}
+
+/// Paths stay as they were given: an interpreter finds its prefix by the link that it was started by.
+fn parse_interpreter(
+    request: InterpreterRequest,
+    host: &dyn Host,
+    access: &HostAccess,
+    violations: &mut Violations,
+) -> Option<Interpreter> {
+    let InterpreterRequest {
+        executable,
+        prefixes,
+        version,
+    } = request;
+    let mut fine = true;
+    let paths = [("interpreter.executable", &executable)].into_iter().chain(
+        prefixes
+            .iter()
+            .map(|prefix| ("interpreter.prefixes", prefix)),
+    );
+    for (field, path) in paths {
+        if let Err(refusal) = judge_interpreter_path(path, host, access) {
+            violations.refuse(field, format!("{}: {refusal}", shown_path(path)));
+            fine = false;
+        }
+    }
+    if version.len() > 64 || version.chars().any(char::is_control) {
+        violations.add("interpreter.version", "write a version such as \"3.11.7\"");
+        fine = false;
+    }
+    fine.then(|| Interpreter {
+        executable,
+        prefixes: plain_prefixes(prefixes),
+        version,
+    })
+}
+
+fn plain_prefixes(prefixes: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut seen = BTreeSet::new();
+    let plain = prefixes
+        .into_iter()
+        .map(|prefix| prefix.components().collect());
+    plain
+        .filter(|prefix: &PathBuf| seen.insert(prefix.clone()))
+        .collect()
+}
+
+fn judge_interpreter_path(
+    path: &Path,
+    host: &dyn Host,
+    access: &HostAccess,
+) -> Result<(), Refusal> {
+    mount::check_source(path)?;
+    if path.components().any(|part| part == Component::ParentDir) {
+        return Err(Refusal::TargetParent);
+    }
+    let observed = host.observe(path, false)?;
+    mount::judge_prefix(&observed.path, host.places(), access)?;
+    mount::judge_prefix(path, host.places(), access)
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;
