@@ -1,4 +1,77 @@
 //! The command line: flags, and one file for each command.
 
 pub mod args;
+mod json;
+mod plan;
+mod run;
 pub mod serve;
+mod start;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use start::Foundation;
+
+use crate::config::Environment;
+
+/// Runs the command of this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let environment = Environment::read();
+    if let Err(error) = crate::telemetry::start(environment.log.as_deref()) {
+        return refuse(&error);
+    }
+    match Cli::parse().command {
+        Command::Serve(args) => {
+            let config = match serve::configure(args, environment) {
+                Ok(config) => config,
+                Err(mistakes) => return refuse(&mistakes),
+            };
+            serve::leave_session();
+            with_engine(|engine| async move {
+                match serve::serve(config, engine).await {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => refuse(&error),
+                }
+            })
+        }
+        Command::Run(args) => match run::Order::parse(args, &environment) {
+            Ok(order) => with_engine(|engine| run::run(engine, order)),
+            Err(error) => refuse(&error),
+        },
+        Command::Plan(args) => written(plan::print(&args, &mut io::stdout().lock())),
+        Command::Doctor(_) => ExitCode::SUCCESS,
+    }
+}
+
+fn with_engine<F: Future<Output = ExitCode>>(
+    work: impl FnOnce(crate::session::Engine) -> F,
+) -> ExitCode {
+    match Foundation::lay().and_then(|foundation| foundation.run(work)) {
+        Ok(code) => code,
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Nothing ran: says why on stderr.
+fn refuse(error: &dyn Display) -> ExitCode {
+    let mut err = io::stderr().lock();
+    for line in error.to_string().lines() {
+        // Nobody to tell is nobody to tell.
+        let _ = writeln!(err, "stepbox: {line}");
+    }
+    run::NOTHING_RAN.into()
+}
+
+/// A reader that closes the pipe early has read enough.
+fn written(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => refuse(&error),
+    }
+}

@@ -1,11 +1,11 @@
 //! `stepbox serve`.
 
+use super::args::ServeArgs;
 use crate::api::host::HostInfo;
 use crate::api::server::{self, ServeError};
 use crate::config::{Environment, Mistakes, ServeConfig};
+use crate::sandbox::identity::Mode;
 use crate::session::Engine;
-
-use super::args::ServeArgs;
 
 /// Parses the flags of `serve`.
 ///
@@ -27,6 +27,12 @@ pub fn leave_session() {
 ///
 /// # Errors
 /// The server could not start, or its transport failed.
-pub async fn serve(config: ServeConfig, host: HostInfo, engine: Engine) -> Result<(), ServeError> {
+pub async fn serve(config: ServeConfig, engine: Engine) -> Result<(), ServeError> {
+    let host = HostInfo {
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        root: engine.mode() == Mode::Root,
+        probes: Vec::new(),
+        limit_mechanisms: engine.limit_mechanisms(),
+    };
     server::serve(config, host, engine).await
 }

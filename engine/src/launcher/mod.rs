@@ -16,3 +16,20 @@ pub mod scratch;
 pub mod spawner;
 
 pub use host::main;
+
+/// The life of a launcher whose socket is stdin. To be called before any thread exists.
+pub fn main_on_stdin() -> ! {
+    match take_stdin() {
+        Ok(engine) => main(&engine),
+        Err(_) => crate::sys::exec::exit_now(1),
+    }
+}
+
+/// Stdin becomes `/dev/null`, as the other streams are: what is forked from here inherits three streams to nowhere.
+fn take_stdin() -> std::io::Result<std::os::fd::OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let engine = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let null = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(engine)
+}

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 mod classify;
+mod words;
 
 pub use classify::{Evidence, ExecFailure, Notification, StartupFailure, Verdict, classify};
 

@@ -1,0 +1,226 @@
+//! `stepbox run`: code once, in a fresh sandbox. The exit code is the program's.
+
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::args::RunArgs;
+use super::json;
+use crate::config::Environment;
+use crate::outcome::{StepEvent, StepResult};
+use crate::session::{Engine, SessionError};
+use crate::spec::mount::HostAccess;
+use crate::spec::request::{Cap, MountRequest, ProgramRequest, SpecRequest, StepRequest};
+use crate::spec::{SandboxSpec, StepSpec, Violation, parse_spec, parse_step};
+use crate::workspace::source::HostFiles;
+
+/// Exit code when nothing ran: bad flags, a refused mount, a host that cannot.
+pub(super) const NOTHING_RAN: u8 = 125;
+
+/// What is asked for, parsed before anything is started.
+#[derive(Debug)]
+pub(super) struct Order {
+    spec: SandboxSpec,
+    step: StepSpec,
+    json: bool,
+}
+
+/// Why there is nothing to run.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OrderError {
+    #[error("read {file}: {source}")]
+    Read { file: String, source: io::Error },
+    #[error("{}", list(.0))]
+    Spec(Vec<Violation>),
+}
+
+fn list(violations: &[Violation]) -> String {
+    let lines: Vec<_> = violations
+        .iter()
+        .map(|violation| format!("{}: {}", violation.field, violation.description))
+        .collect();
+    lines.join("\n")
+}
+
+impl Order {
+    /// Reads the code and parses every option. Nothing is made yet.
+    pub(super) fn parse(args: RunArgs, environment: &Environment) -> Result<Self, OrderError> {
+        let RunArgs {
+            language,
+            workspace,
+            memory_mb,
+            pids,
+            cpus,
+            timeout_s,
+            env,
+            mount,
+            json,
+            code,
+            file,
+            args,
+        } = args;
+        let here = std::env::current_dir().unwrap_or_default();
+        let absolute = |path: &Path| here.join(path);
+        let cap = |max: Option<u64>| max.map_or(Cap::Default, Cap::Max);
+        let request = SpecRequest {
+            workspace: workspace.as_deref().map(absolute),
+            memory_mb: cap(memory_mb),
+            pids: cap(pids),
+            cpus,
+            timeout_s,
+            env: env.into_iter().map(|env| (env.name, env.value)).collect(),
+            mounts: mount
+                .into_iter()
+                .map(|mount| MountRequest {
+                    source: absolute(&mount.source),
+                    target: mount.target,
+                    read_only: mount.read_only,
+                    allow_sockets: false,
+                })
+                .collect(),
+            ..SpecRequest::default()
+        };
+        let language = language.unwrap_or_else(|| language_of(file.as_deref()).to_owned());
+        let source = read_code(code, file.as_deref())?;
+        let step = StepRequest::new(ProgramRequest::Code {
+            language,
+            source,
+            args: args.into_iter().map(OsStringExt::into_vec).collect(),
+        });
+        let observer = HostFiles::probe(environment, environment.engine_dirs());
+        let spec = parse_spec(request, &observer, &HostAccess::Own);
+        match (spec, parse_step(step)) {
+            (Ok(spec), Ok(step)) => Ok(Self { spec, step, json }),
+            (spec, step) => {
+                let mut violations = spec.err().unwrap_or_default();
+                violations.extend(step.err().unwrap_or_default());
+                Err(OrderError::Spec(violations))
+            }
+        }
+    }
+}
+
+fn language_of(file: Option<&Path>) -> &'static str {
+    match file.and_then(Path::extension).and_then(|ending| ending.to_str()) {
+        Some("sh") => "sh",
+        Some("bash") => "bash",
+        Some("js" | "mjs" | "cjs") => "javascript",
+        _ => "python",
+    }
+}
+
+fn read_code(code: Option<String>, file: Option<&Path>) -> Result<Vec<u8>, OrderError> {
+    if let Some(code) = code {
+        return Ok(code.into_bytes());
+    }
+    let Some(file) = file else {
+        return Ok(Vec::new());
+    };
+    let read = if file == Path::new("-") {
+        let mut code = Vec::new();
+        io::stdin().lock().read_to_end(&mut code).map(|_| code)
+    } else {
+        std::fs::read(file)
+    };
+    read.map_err(|source| OrderError::Read {
+        file: file.display().to_string(),
+        source,
+    })
+}
+
+/// Runs the order to its end, prints, and leaves nothing behind.
+pub(super) async fn run(engine: Engine, order: Order) -> ExitCode {
+    let code = match one(&engine, order).await {
+        Ok(code) => code,
+        Err(error) => {
+            report(&error);
+            NOTHING_RAN
+        }
+    };
+    engine.shutdown().await;
+    code.into()
+}
+
+fn report(error: &SessionError) {
+    let mut err = io::stderr().lock();
+    // Nobody to tell is nobody to tell.
+    let _ = writeln!(err, "stepbox: {error}");
+    if let SessionError::Unavailable {
+        mend: Some(mend), ..
+    } = error
+    {
+        let _ = writeln!(err, "stepbox: to mend it: {mend}");
+    }
+}
+
+async fn one(engine: &Engine, order: Order) -> Result<u8, SessionError> {
+    let Order { spec, step, json } = order;
+    let session = engine.create_session(spec).await?;
+    let cancel = CancellationToken::new();
+    let interrupted = tokio::spawn(cancel_on_signal(cancel.clone()));
+    let (events, printer) = if json {
+        (None, None)
+    } else {
+        let (sender, receiver) = mpsc::channel(64);
+        (Some(sender), Some(tokio::spawn(print_live(receiver))))
+    };
+    let result = engine.run(&session.id, step, events, cancel).await?;
+    interrupted.abort();
+    if let Some(printer) = printer {
+        // A printer whose pipe is gone has nothing more to say.
+        let _ = printer.await;
+    }
+    finish(&result, json);
+    Ok(u8::try_from(result.verdict.exit_code).unwrap_or(u8::MAX))
+}
+
+async fn cancel_on_signal(cancel: CancellationToken) {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
+        return;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    cancel.cancel();
+}
+
+async fn print_live(mut events: mpsc::Receiver<StepEvent>) {
+    while let Some(event) = events.recv().await {
+        if let StepEvent::Output { stdout, data, .. } = event {
+            let written = if stdout {
+                let mut out = io::stdout().lock();
+                out.write_all(&data).and_then(|()| out.flush())
+            } else {
+                io::stderr().lock().write_all(&data)
+            };
+            if written.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The verdict, where the code's own output is not: on stderr, or in the JSON.
+fn finish(result: &StepResult, json: bool) {
+    if json {
+        // A reader that has gone away cannot be told so.
+        let _ = writeln!(io::stdout().lock(), "{}", json::result(result));
+        return;
+    }
+    let mut err = io::stderr().lock();
+    if let Some(fault) = &result.verdict.fault {
+        let _ = writeln!(err, "stepbox: {}: {}", fault.kind.name(), fault.message);
+    }
+    for note in &result.notes {
+        let _ = writeln!(err, "stepbox: {note}");
+    }
+}
