@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use super::super::snapshot::{Digest, Facts};
 use super::*;
 

@@ -136,6 +136,7 @@ pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use proptest::prelude::*;
 
