@@ -3,6 +3,9 @@
 //! A write that leaves size and mtime as they were still moves ctime, which no call sets. But before Linux 6.13 ctime
 //! only moves with the timer tick, so a write in the tick of the scan leaves no trace. Such files are read and
 //! hashed: by this scan because the write may come after it, and by the next to compare (git calls these racy).
+//!
+//! A store through a shared mapping moves ctime when it first dirties a page, not at each store after that. A resident
+//! process that stores on may be seen a scan late.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -57,6 +60,7 @@ impl Tree {
 
 struct Scan<'a> {
     snapshot: Snapshot,
+    /// Only when a file in it must be read again.
     previous: Option<&'a Snapshot>,
     /// A file that changed from then on may change again without a new ctime.
     racy_from_ns: i64,
@@ -73,7 +77,7 @@ impl<'a> Scan<'a> {
             .saturating_add(now.tv_nsec);
         Self {
             snapshot: Snapshot::taken_at(now_ns),
-            previous,
+            previous: previous.filter(|previous| previous.has_racy()),
             racy_from_ns: now_ns.saturating_sub(TICK_NS),
             hashed: 0,
             content: Vec::new(),
@@ -91,9 +95,10 @@ impl<'a> Scan<'a> {
             return None;
         }
         let racy = facts.changed_ns >= self.racy_from_ns;
-        let affordable =
-            self.hashed + facts.size <= MAX_HASHED_TOTAL && Instant::now() < visit.deadline;
-        if !(racy || self.was_racy(visit.path, facts)) || !affordable {
+        if !racy && !self.was_racy(visit.path, facts) {
+            return None;
+        }
+        if self.hashed + facts.size > MAX_HASHED_TOTAL || Instant::now() >= visit.deadline {
             return None;
         }
         self.hashed += facts.size;
@@ -160,4 +165,70 @@ fn hash(visit: &Visit<'_>, content: &mut Vec<u8>) -> Option<[u8; 32]> {
         }
     }
     Some(Sha256::digest(content.as_slice()).into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::outcome::ChangeKind;
+    use crate::workspace::diff;
+
+    /// A scan for which no file is racy by its own time.
+    fn scan_long_after(tree: &Tree, previous: &Snapshot) -> Snapshot {
+        let mut scan = Scan::new(Some(previous));
+        scan.racy_from_ns = i64::MAX;
+        let walk = Walk {
+            start: tree.root(),
+            recursive: true,
+            excluded: None,
+            budget: Budget::default(),
+        };
+        walk.run(|visit| scan.visit(&visit)).unwrap();
+        scan.snapshot.sort();
+        scan.snapshot
+    }
+
+    /// The tree as a scan would have seen it in the tick of a write, with another content and the same times.
+    fn seen_in_the_tick(tree: &Tree, content: &[u8], racy: bool) -> Snapshot {
+        let now = tree.scan(Budget::default(), None).unwrap();
+        let mut seen = Snapshot::taken_at(now.taken_ns);
+        for entry in now.entries() {
+            let facts = Facts {
+                kind: entry.kind,
+                mode: entry.mode,
+                inode: entry.inode,
+                born_ns: entry.born_ns,
+                changed_ns: entry.changed_ns,
+                modified_ns: entry.modified_ns,
+                size: entry.size,
+            };
+            let sha256 = Sha256::digest(content).into();
+            seen.push(now.path(entry), facts, Some(Digest { sha256, racy }));
+        }
+        seen
+    }
+
+    #[test]
+    fn a_file_that_was_racy_is_read_once_more_and_its_content_decides() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("f"), "new").unwrap();
+        let tree = Tree::open(fs::File::open(directory.path()).unwrap().into()).unwrap();
+
+        let before = seen_in_the_tick(&tree, b"old", true);
+        let after = scan_long_after(&tree, &before);
+        let changes = diff(&before, &after);
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].change, ChangeKind::Modified);
+        assert!(!after.digest(&after.entries()[0]).unwrap().racy);
+
+        let same = seen_in_the_tick(&tree, b"new", true);
+        assert!(diff(&same, &scan_long_after(&tree, &same)).is_empty());
+
+        let settled = seen_in_the_tick(&tree, b"old", false);
+        let after = scan_long_after(&tree, &settled);
+        assert!(after.digest(&after.entries()[0]).is_none());
+    }
 }

@@ -128,6 +128,11 @@ impl Snapshot {
             .map(|index| &self.entries[index])
     }
 
+    /// Whether the next scan must read any file again.
+    pub(super) fn has_racy(&self) -> bool {
+        self.digests.iter().any(|digest| digest.racy)
+    }
+
     #[must_use]
     pub fn digest(&self, entry: &Entry) -> Option<&Digest> {
         self.digests.get(entry.digest as usize)

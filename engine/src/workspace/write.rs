@@ -150,9 +150,13 @@ impl Place {
             Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
             Err(errno) => return Err(errno),
         }
+        self.open_named().map(|(file, name)| (file, Some(name)))
+    }
+
+    fn open_named(&self) -> Result<(OwnedFd, Vec<u8>), Errno> {
         let name = temporary_name()?;
         let file = beneath::open_new(self.directory.as_fd(), &name, HIDDEN_MODE)?;
-        Ok((file, Some(name)))
+        Ok((file, name))
     }
 }
 
@@ -271,4 +275,57 @@ fn temporary_name() -> Result<Vec<u8>, Errno> {
     let mut random = [0; 8];
     getrandom(&mut random, GetRandomFlags::empty())?;
     Ok(format!(".stepbox-{:016x}", u64::from_ne_bytes(random)).into_bytes())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// As on a filesystem without nameless files.
+    fn begin(directory: &std::path::Path) -> PendingWrite {
+        let place = Place {
+            directory: fs::File::open(directory).unwrap().into(),
+            name: b"f".to_vec(),
+        };
+        let (file, temporary) = place.open_named().unwrap();
+        rustix::io::write(&file, b"new").unwrap();
+        PendingWrite {
+            path: b"f".to_vec(),
+            place,
+            file,
+            temporary: Some(temporary),
+            mode: 0o640,
+        }
+    }
+
+    fn names(directory: &std::path::Path) -> Vec<std::ffi::OsString> {
+        let entries = fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn a_hidden_name_becomes_the_file_whether_or_not_one_exists() {
+        let directory = tempfile::tempdir().unwrap();
+        let pending = begin(directory.path());
+        let hidden = names(directory.path());
+        assert!(hidden[0].as_encoded_bytes().starts_with(b".stepbox-"));
+        assert_eq!(pending.commit().unwrap().mode, 0o640);
+        begin(directory.path()).commit().unwrap();
+        assert_eq!(names(directory.path()), ["f"]);
+        assert_eq!(fs::read(directory.path().join("f")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_hidden_name_is_removed_when_the_write_is_dropped_or_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(begin(directory.path()));
+        assert!(names(directory.path()).is_empty());
+        let pending = begin(directory.path());
+        fs::create_dir(directory.path().join("f")).unwrap();
+        pending.commit().unwrap_err();
+        assert_eq!(names(directory.path()), ["f"]);
+    }
 }
