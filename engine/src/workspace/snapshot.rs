@@ -44,7 +44,7 @@ pub struct Snapshot {
     pub taken_ns: i64,
     /// The budget ended before the tree did: what is not here may still exist.
     pub truncated: bool,
-    /// Directories and entries whose content or facts could not be read.
+    /// Directories and entries whose content or facts could not be read. What is below them looks deleted.
     pub unreadable: usize,
 }
 
@@ -128,9 +128,8 @@ impl Snapshot {
             .map(|index| &self.entries[index])
     }
 
-    /// Whether the next scan must read any file again.
-    pub(super) fn has_racy(&self) -> bool {
-        self.digests.iter().any(|digest| digest.racy)
+    pub(super) fn has_digests(&self) -> bool {
+        !self.digests.is_empty()
     }
 
     #[must_use]
