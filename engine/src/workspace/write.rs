@@ -14,12 +14,10 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::files::{POSITION, make_directories, named};
-use super::path::{join, split};
+use super::path::split;
 use super::{FileError, MAX_PATH_BYTES, Tree, WorkspacePath, beneath, rights};
 use crate::outcome::{FileKind, FileStat};
 
-/// As many links as the kernel follows in one path.
-const MAX_LINKS: usize = 40;
 /// Permission bits alone: no set-id bit is ever made for a file.
 const MODE_BITS: u32 = 0o777;
 /// Until the content is complete only its writer may see it.
@@ -77,7 +75,7 @@ impl Tree {
             name: name.to_vec(),
         };
         let mut resolved = path.as_bytes().to_vec();
-        for _ in 0..MAX_LINKS {
+        for _ in 0..beneath::MAX_LINKS {
             match place.kind().map_err(fail)? {
                 None => return Ok(place),
                 Some(FileKind::File) => {
@@ -103,10 +101,7 @@ impl Tree {
 
     /// The path that a link at `link` names. It may hold `..`, which the kernel resolves beneath the root.
     fn follow(&self, link: &[u8], target: &[u8]) -> Result<Vec<u8>, Errno> {
-        if target.starts_with(b"/") {
-            return Err(Errno::XDEV);
-        }
-        let path = join(split(link).0, target);
+        let path = beneath::linked_path(link, target)?;
         if path.len() > MAX_PATH_BYTES {
             return Err(Errno::NAMETOOLONG);
         }
