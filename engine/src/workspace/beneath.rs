@@ -4,6 +4,7 @@
 //! The kernel resolves the whole path beneath the root in one call, so that no rename between two steps can lead out.
 //! Links inside are followed where the caller asks for it; links out of the root, and magic links, are refused.
 
+use std::borrow::Cow;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{
@@ -11,15 +12,76 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::MAX_PATH_BYTES;
+use super::path::{MOUNT, join, split};
 use crate::outcome::{FileKind, FileStat};
 
 /// openat2(2): EAGAIN says that a rename raced with a `..` in a link, and that a retry may succeed. Code that renames
 /// in a loop must not hold the keeper for ever.
 const ATTEMPTS: usize = 64;
 
+/// As many links as the kernel follows in one path.
+pub(super) const MAX_LINKS: usize = 40;
+
 /// Opens for a caller: links inside are followed, except a last one when `flags` has `NOFOLLOW`.
+///
+/// To the code `/workspace` is the root of the tree, and it makes absolute links there. The kernel refuses every
+/// absolute link; those are replaced in the path by what they name, and the whole is resolved again, beneath as before.
 pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut path = Cow::Borrowed(path);
+    for _ in 0..MAX_LINKS {
+        match open_as_host(root, &path, flags) {
+            Err(Errno::XDEV) => path = Cow::Owned(replace_link(root, &path, flags)?),
+            done => return done,
+        }
+    }
+    Err(Errno::LOOP)
+}
+
+/// Opens as the host sees the tree, where an absolute link leads out whatever it names.
+pub(super) fn open_as_host(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
     resolve(root, path, flags, Mode::empty(), ResolveFlags::empty())
+}
+
+/// The path with the first link that the kernel does not follow beneath the root replaced by its target.
+fn replace_link(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Vec<u8>, Errno> {
+    let slashes = path.iter().enumerate().filter(|&(_, &b)| b == b'/');
+    let ends = slashes.map(|(at, _)| at).chain([path.len()]);
+    for end in ends.filter(|&end| end > 0) {
+        let (link, rest) = path.split_at(end);
+        if rest.is_empty() && flags.contains(OFlags::NOFOLLOW) {
+            break;
+        }
+        if open_as_host(root, link, OFlags::PATH).err() == Some(Errno::XDEV) {
+            // Fails for a `..` above the root.
+            let entry = open_as_host(root, link, OFlags::PATH | OFlags::NOFOLLOW)?;
+            let target = readlinkat(&entry, c"", Vec::new()).map_err(|_| Errno::XDEV)?;
+            let path = [linked_path(link, target.to_bytes())?.as_slice(), rest].concat();
+            let start = path.iter().position(|&b| b != b'/').unwrap_or(path.len());
+            return if path.len() > MAX_PATH_BYTES {
+                Err(Errno::NAMETOOLONG)
+            } else {
+                Ok(path[start..].to_vec())
+            };
+        }
+    }
+    Err(Errno::XDEV)
+}
+
+/// The path beneath the root that a link names. It may hold `..`, which the kernel resolves.
+pub(super) fn linked_path(link: &[u8], target: &[u8]) -> Result<Vec<u8>, Errno> {
+    if !target.starts_with(b"/") {
+        return Ok(join(split(link).0, target));
+    }
+    match target.strip_prefix(MOUNT) {
+        Some([]) => Ok(Vec::new()),
+        Some([b'/', below @ ..]) => Ok(below.to_vec()),
+        _ => Err(Errno::XDEV),
+    }
 }
 
 /// Opens one entry as it is: no link is followed, no mount crossed.

@@ -1,3 +1,7 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use proptest::prelude::*;
+
 use super::super::snapshot::{Digest, Facts};
 use super::*;
 
@@ -328,4 +332,77 @@ fn after_a_truncated_scan_only_what_is_younger_is_called_created() {
     };
     let after = snapshot(&[("old", file(1)), ("young", young)]);
     assert_eq!(changes(&before, &after), ["Created young"]);
+}
+
+/// Directories a, b and c, each there or not and with any of three identities, and two files in each, whose few
+/// identities make renames and hard links likely.
+fn any_tree() -> impl Strategy<Value = Snapshot> {
+    let files = || proptest::collection::vec(proptest::option::of(10u64..14), 2);
+    let directory = || proptest::option::of(files());
+    (
+        Just(vec![1u64, 2, 3]).prop_shuffle(),
+        proptest::collection::vec(directory(), 3),
+    )
+        .prop_map(|(inodes, directories)| {
+            let mut snapshot = Snapshot::default();
+            for ((name, inode), files) in ["a", "b", "c"].iter().zip(inodes).zip(directories) {
+                let Some(files) = files else { continue };
+                snapshot.push(name.as_bytes(), dir(inode), None);
+                for (file_name, inode) in ["x", "y"].iter().zip(files) {
+                    let path = format!("{name}/{file_name}");
+                    if let Some(inode) = inode {
+                        snapshot.push(path.as_bytes(), file(inode), None);
+                    }
+                }
+            }
+            snapshot.sort();
+            snapshot
+        })
+}
+
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory)
+        .is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+proptest! {
+    #[test]
+    fn every_difference_of_paths_is_told_and_nothing_else(
+        before in any_tree(), after in any_tree(),
+    ) {
+        let changes = diff(&before, &after);
+        let renames: Vec<_> = changes
+            .iter()
+            .filter_map(|change| Some((change.old_path.as_deref()?, change.path.as_slice())))
+            .collect();
+        let told = |path: &[u8]| changes.iter().any(|change| change.path == path);
+
+        for entry in before.entries() {
+            let path = before.path(entry);
+            if after.find(path).is_none() {
+                let moved = renames.iter().any(|(from, _)| *from == path || is_below(path, from));
+                prop_assert!(told(path) || moved, "{} vanished unseen", path.escape_ascii());
+            }
+        }
+        for entry in after.entries() {
+            let path = after.path(entry);
+            if before.find(path).is_none_or(|old| !old.is(entry)) {
+                let moved = renames.iter().any(|(_, to)| is_below(path, to));
+                prop_assert!(told(path) || moved, "{} came unseen", path.escape_ascii());
+            }
+        }
+        for change in &changes {
+            let (old, new) = (before.find(&change.path), after.find(&change.path));
+            match change.change {
+                ChangeKind::Deleted => prop_assert!(old.is_some()),
+                ChangeKind::Created | ChangeKind::Modified => prop_assert!(new.is_some()),
+                ChangeKind::Renamed => {
+                    let from = before.find(change.old_path.as_deref().unwrap()).unwrap();
+                    prop_assert!(from.is(new.unwrap()));
+                }
+            }
+        }
+        prop_assert!(changes.is_sorted_by(|a, b| a.path <= b.path));
+        prop_assert!(diff(&after, &after).is_empty());
+    }
 }

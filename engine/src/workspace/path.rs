@@ -10,7 +10,7 @@ pub const MAX_PATH_BYTES: usize = 4096;
 /// The longest name that Linux filesystems hold, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 /// Where the sandboxed code sees the workspace; absolute paths below it are accepted.
-const MOUNT: &[u8] = b"/workspace";
+pub(super) const MOUNT: &[u8] = b"/workspace";
 
 /// A path relative to the workspace: no `..`, no `.`, no empty component, no NUL. The root is the empty path.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -136,6 +136,7 @@ pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use proptest::prelude::*;
 

@@ -357,3 +357,54 @@ fn open_forced(parent: BorrowedFd<'_>, name: &[u8], modes: Modes) -> Result<Owne
     chmodat(rustix::fs::CWD, by_descriptor, Mode::RWXU, AtFlags::empty()).map_err(|_| refused)?;
     beneath::open_exactly(parent, name, READ_DIRECTORY)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    fn open(path: &Path) -> OwnedFd {
+        fs::File::open(path).unwrap().into()
+    }
+
+    #[test]
+    fn a_directory_that_became_a_link_since_it_was_listed_is_removed_and_not_entered() {
+        let base = tempfile::tempdir().unwrap();
+        fs::create_dir_all(base.path().join("ws/real")).unwrap();
+        fs::create_dir(base.path().join("outside")).unwrap();
+        fs::write(base.path().join("outside/canary"), "outside").unwrap();
+        symlink("../outside", base.path().join("ws/out")).unwrap();
+        symlink("real", base.path().join("ws/in")).unwrap();
+        for modes in [Modes::Respect, Modes::Override] {
+            let mut removal = Removal {
+                modes,
+                buffer: Vec::new(),
+                failure: None,
+                removed: 0,
+            };
+            let parent = open(&base.path().join("ws"));
+            assert!(removal.enter(parent.as_fd(), c"out").is_none());
+            assert!(removal.enter(parent.as_fd(), c"in").is_none());
+            assert!(removal.enter(parent.as_fd(), c"real").is_some());
+            assert!(removal.failure.is_none());
+        }
+        assert!(!base.path().join("ws/out").is_symlink());
+        assert!(base.path().join("outside/canary").exists());
+    }
+
+    #[test]
+    fn the_way_up_is_refused_when_the_directory_below_was_moved() {
+        let base = tempfile::tempdir().unwrap();
+        fs::create_dir_all(base.path().join("ws/a/b")).unwrap();
+        let mut above = Level::new(open(&base.path().join("ws/a")), c"a".to_owned()).unwrap();
+        let below = open(&base.path().join("ws/a/b"));
+        above.directory = None;
+        assert!(reopen(&mut above, &below).is_ok());
+        fs::rename(base.path().join("ws/a/b"), base.path().join("b")).unwrap();
+        assert!(matches!(reopen(&mut above, &below), Err(Lost::Moved)));
+    }
+}

@@ -79,6 +79,7 @@ fn set_effective(wanted: CapabilitySet) -> Result<CapabilitySet, Errno> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
 

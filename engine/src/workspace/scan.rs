@@ -3,6 +3,9 @@
 //! A write that leaves size and mtime as they were still moves ctime, which no call sets. But before Linux 6.13 ctime
 //! only moves with the timer tick, so a write in the tick of the scan leaves no trace. Such files are read and
 //! hashed: by this scan because the write may come after it, and by the next to compare (git calls these racy).
+//!
+//! A store through a shared mapping moves ctime when it first dirties a page, not at each store after that. A resident
+//! process that stores on may be seen a scan late.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -57,6 +60,7 @@ impl Tree {
 
 struct Scan<'a> {
     snapshot: Snapshot,
+    /// Only when a file in it was read.
     previous: Option<&'a Snapshot>,
     /// A file that changed from then on may change again without a new ctime.
     racy_from_ns: i64,
@@ -73,7 +77,7 @@ impl<'a> Scan<'a> {
             .saturating_add(now.tv_nsec);
         Self {
             snapshot: Snapshot::taken_at(now_ns),
-            previous,
+            previous: previous.filter(|previous| previous.has_digests()),
             racy_from_ns: now_ns.saturating_sub(TICK_NS),
             hashed: 0,
             content: Vec::new(),
@@ -91,9 +95,15 @@ impl<'a> Scan<'a> {
             return None;
         }
         let racy = facts.changed_ns >= self.racy_from_ns;
-        let affordable =
-            self.hashed + facts.size <= MAX_HASHED_TOTAL && Instant::now() < visit.deadline;
-        if !(racy || self.was_racy(visit.path, facts)) || !affordable {
+        let known = self.known(visit.path, facts);
+        match known {
+            // Settled content with these times is still the content. It is kept for a comparison with a snapshot
+            // older than the previous one.
+            Some(known) if !racy && !known.racy => return Some(known),
+            None if !racy => return None,
+            _ => {}
+        }
+        if self.hashed + facts.size > MAX_HASHED_TOTAL || Instant::now() >= visit.deadline {
             return None;
         }
         self.hashed += facts.size;
@@ -101,19 +111,14 @@ impl<'a> Scan<'a> {
         Some(Digest { sha256, racy })
     }
 
-    /// Whether the previous scan could not exclude a later write with these very times.
-    fn was_racy(&self, path: &[u8], facts: &Facts) -> bool {
-        let Some(previous) = self.previous else {
-            return false;
-        };
-        previous
-            .find(path)
-            .filter(|entry| {
-                (entry.inode, entry.changed_ns, entry.size)
-                    == (facts.inode, facts.changed_ns, facts.size)
-            })
-            .and_then(|entry| previous.digest(entry))
-            .is_some_and(|digest| digest.racy)
+    /// What the previous scan read of a file whose times are still the same.
+    fn known(&self, path: &[u8], facts: &Facts) -> Option<Digest> {
+        let previous = self.previous?;
+        let entry = previous.find(path).filter(|entry| {
+            (entry.inode, entry.born_ns, entry.size) == (facts.inode, facts.born_ns, facts.size)
+                && (entry.changed_ns, entry.modified_ns) == (facts.changed_ns, facts.modified_ns)
+        })?;
+        previous.digest(entry).copied()
     }
 }
 
@@ -160,4 +165,75 @@ fn hash(visit: &Visit<'_>, content: &mut Vec<u8>) -> Option<[u8; 32]> {
         }
     }
     Some(Sha256::digest(content.as_slice()).into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::outcome::ChangeKind;
+    use crate::workspace::diff;
+
+    /// A scan for which no file is racy by its own time.
+    fn scan_long_after(tree: &Tree, previous: &Snapshot) -> Snapshot {
+        let mut scan = Scan::new(Some(previous));
+        scan.racy_from_ns = i64::MAX;
+        let walk = Walk {
+            start: tree.root(),
+            recursive: true,
+            excluded: None,
+            budget: Budget::default(),
+        };
+        walk.run(|visit| scan.visit(&visit)).unwrap();
+        scan.snapshot.sort();
+        scan.snapshot
+    }
+
+    /// The tree as a scan would have seen it in the tick of a write, with another content and the same times.
+    fn seen_in_the_tick(tree: &Tree, content: &[u8], racy: bool) -> Snapshot {
+        let now = tree.scan(Budget::default(), None).unwrap();
+        let mut seen = Snapshot::taken_at(now.taken_ns);
+        for entry in now.entries() {
+            let facts = Facts {
+                kind: entry.kind,
+                mode: entry.mode,
+                inode: entry.inode,
+                born_ns: entry.born_ns,
+                changed_ns: entry.changed_ns,
+                modified_ns: entry.modified_ns,
+                size: entry.size,
+            };
+            let sha256 = Sha256::digest(content).into();
+            seen.push(now.path(entry), facts, Some(Digest { sha256, racy }));
+        }
+        seen
+    }
+
+    #[test]
+    fn a_file_that_was_racy_is_read_once_more_and_its_content_decides() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("f"), "new").unwrap();
+        let tree = Tree::open(fs::File::open(directory.path()).unwrap().into()).unwrap();
+
+        let before = seen_in_the_tick(&tree, b"old", true);
+        let after = scan_long_after(&tree, &before);
+        let changes = diff(&before, &after);
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].change, ChangeKind::Modified);
+        assert!(!after.digest(&after.entries()[0]).unwrap().racy);
+
+        let same = seen_in_the_tick(&tree, b"new", true);
+        assert!(diff(&same, &scan_long_after(&tree, &same)).is_empty());
+
+        // A step that began before the write and ends after another scan still sees it.
+        let later = scan_long_after(&tree, &after);
+        assert_eq!(
+            later.digest(&later.entries()[0]),
+            after.digest(&after.entries()[0])
+        );
+        assert_eq!(diff(&before, &later).len(), 1);
+        assert!(diff(&after, &later).is_empty());
+    }
 }

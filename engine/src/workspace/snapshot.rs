@@ -44,7 +44,7 @@ pub struct Snapshot {
     pub taken_ns: i64,
     /// The budget ended before the tree did: what is not here may still exist.
     pub truncated: bool,
-    /// Directories and entries whose content or facts could not be read.
+    /// Directories and entries whose content or facts could not be read. What is below them looks deleted.
     pub unreadable: usize,
 }
 
@@ -126,6 +126,10 @@ impl Snapshot {
             .binary_search_by(|entry| self.path(entry).cmp(path))
             .ok()
             .map(|index| &self.entries[index])
+    }
+
+    pub(super) fn has_digests(&self) -> bool {
+        !self.digests.is_empty()
     }
 
     #[must_use]

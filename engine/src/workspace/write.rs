@@ -14,12 +14,10 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::files::{POSITION, make_directories, named};
-use super::path::{join, split};
+use super::path::split;
 use super::{FileError, MAX_PATH_BYTES, Tree, WorkspacePath, beneath, rights};
 use crate::outcome::{FileKind, FileStat};
 
-/// As many links as the kernel follows in one path.
-const MAX_LINKS: usize = 40;
 /// Permission bits alone: no set-id bit is ever made for a file.
 const MODE_BITS: u32 = 0o777;
 /// Until the content is complete only its writer may see it.
@@ -77,7 +75,7 @@ impl Tree {
             name: name.to_vec(),
         };
         let mut resolved = path.as_bytes().to_vec();
-        for _ in 0..MAX_LINKS {
+        for _ in 0..beneath::MAX_LINKS {
             match place.kind().map_err(fail)? {
                 None => return Ok(place),
                 Some(FileKind::File) => {
@@ -103,10 +101,7 @@ impl Tree {
 
     /// The path that a link at `link` names. It may hold `..`, which the kernel resolves beneath the root.
     fn follow(&self, link: &[u8], target: &[u8]) -> Result<Vec<u8>, Errno> {
-        if target.starts_with(b"/") {
-            return Err(Errno::XDEV);
-        }
-        let path = join(split(link).0, target);
+        let path = beneath::linked_path(link, target)?;
         if path.len() > MAX_PATH_BYTES {
             return Err(Errno::NAMETOOLONG);
         }
@@ -150,9 +145,13 @@ impl Place {
             Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
             Err(errno) => return Err(errno),
         }
+        self.open_named().map(|(file, name)| (file, Some(name)))
+    }
+
+    fn open_named(&self) -> Result<(OwnedFd, Vec<u8>), Errno> {
         let name = temporary_name()?;
         let file = beneath::open_new(self.directory.as_fd(), &name, HIDDEN_MODE)?;
-        Ok((file, Some(name)))
+        Ok((file, name))
     }
 }
 
@@ -271,4 +270,57 @@ fn temporary_name() -> Result<Vec<u8>, Errno> {
     let mut random = [0; 8];
     getrandom(&mut random, GetRandomFlags::empty())?;
     Ok(format!(".stepbox-{:016x}", u64::from_ne_bytes(random)).into_bytes())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// As on a filesystem without nameless files.
+    fn begin(directory: &std::path::Path) -> PendingWrite {
+        let place = Place {
+            directory: fs::File::open(directory).unwrap().into(),
+            name: b"f".to_vec(),
+        };
+        let (file, temporary) = place.open_named().unwrap();
+        rustix::io::write(&file, b"new").unwrap();
+        PendingWrite {
+            path: b"f".to_vec(),
+            place,
+            file,
+            temporary: Some(temporary),
+            mode: 0o640,
+        }
+    }
+
+    fn names(directory: &std::path::Path) -> Vec<std::ffi::OsString> {
+        let entries = fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn a_hidden_name_becomes_the_file_whether_or_not_one_exists() {
+        let directory = tempfile::tempdir().unwrap();
+        let pending = begin(directory.path());
+        let hidden = names(directory.path());
+        assert!(hidden[0].as_encoded_bytes().starts_with(b".stepbox-"));
+        assert_eq!(pending.commit().unwrap().mode, 0o640);
+        begin(directory.path()).commit().unwrap();
+        assert_eq!(names(directory.path()), ["f"]);
+        assert_eq!(fs::read(directory.path().join("f")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_hidden_name_is_removed_when_the_write_is_dropped_or_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(begin(directory.path()));
+        assert!(names(directory.path()).is_empty());
+        let pending = begin(directory.path());
+        fs::create_dir(directory.path().join("f")).unwrap();
+        pending.commit().unwrap_err();
+        assert_eq!(names(directory.path()), ["f"]);
+    }
 }

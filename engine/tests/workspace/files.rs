@@ -178,6 +178,46 @@ fn links_inside_are_followed_and_links_out_are_refused_for_every_operation() {
 }
 
 #[test]
+fn absolute_links_below_the_mount_point_are_links_inside() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("data/v2")).unwrap();
+    fs::write(place.path("data/v2/f"), "in").unwrap();
+    symlink("/workspace/data/v2", place.path("latest")).unwrap();
+    symlink("../latest/f", place.path("data/file")).unwrap();
+    symlink("/workspace", place.path("data/root")).unwrap();
+    symlink("/workspace/data/made", place.path("new")).unwrap();
+    for path in [
+        "latest/f",
+        "data/file",
+        "data/root/latest/f",
+        "data/root/data/root/data/file",
+    ] {
+        assert_eq!(place.read(path).unwrap(), b"in", "{path}");
+    }
+    place.write("data/root/latest/g", b"made").unwrap();
+    place.write("data/file", b"replaced").unwrap();
+    place.write("new", b"made").unwrap();
+    assert_eq!(fs::read(place.path("data/v2/g")).unwrap(), b"made");
+    assert_eq!(fs::read(place.path("data/v2/f")).unwrap(), b"replaced");
+    assert_eq!(fs::read(place.path("data/made")).unwrap(), b"made");
+    assert_eq!(
+        place.tree.stat(&parse("latest")).unwrap().kind,
+        FileKind::Symlink
+    );
+
+    symlink("/workspace/../outside", place.path("sly")).unwrap();
+    symlink("/workspacex/../outside", place.path("near")).unwrap();
+    symlink("/workspace/spin", place.path("spin")).unwrap();
+    for path in ["sly/canary", "near/canary", "spin/x"] {
+        let error = place.tree.open_read(&parse(path), 100).unwrap_err();
+        assert_eq!(error.reason, FileReason::InvalidPath, "{error}");
+        let error = place.tree.begin_write(&parse(path), 0o644).unwrap_err();
+        assert_eq!(error.reason, FileReason::InvalidPath, "{error}");
+    }
+    place.assert_outside_is_untouched();
+}
+
+#[test]
 fn a_write_through_a_link_replaces_what_it_names_and_keeps_the_link() {
     let place = Place::new();
     fs::create_dir_all(place.path("a/b")).unwrap();
@@ -437,7 +477,7 @@ proptest! {
     #[test]
     fn no_path_through_any_links_reaches_outside(
         links in proptest::collection::vec(
-            ("[abc]", "(\\.\\./|[abc]/|\\./){0,4}(\\.\\.|[abc]|outside/canary|outside)"), 0..6),
+            ("[abc]", "(/workspace/)?(\\.\\./|[abc]/|\\./){0,4}(\\.\\.|[abc]|outside/canary|outside)"), 0..6),
         paths in proptest::collection::vec("([abc]/){0,4}([abc]|outside|canary|outside/canary)", 1..6),
     ) {
         let place = Place::new();

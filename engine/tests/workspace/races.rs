@@ -24,8 +24,10 @@ fn while_swapping(mut act: impl FnMut(&Place)) {
                 let (d, l) = (place.path("d"), place.path("l"));
                 // The act under test may have removed either.
                 if renameat_with(CWD, &d, CWD, &l, RenameFlags::EXCHANGE).is_err() {
-                    let _ = fs::create_dir(&d);
-                    let _ = fs::write(d.join("canary"), "inside");
+                    // Only into a directory just made: through a link this thread would write outside itself.
+                    if fs::create_dir(&d).is_ok() {
+                        let _ = fs::write(d.join("canary"), "inside");
+                    }
                     let _ = symlink(place.outside(), &l);
                 }
                 swaps.fetch_add(1, Ordering::Relaxed);

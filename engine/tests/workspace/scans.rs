@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use stepbox_engine::outcome::{ChangeKind, FileKind};
-use stepbox_engine::workspace::{Budget, diff, rights};
+use stepbox_engine::workspace::{Budget, Tree, diff, rights};
 
-use super::{Place, brief, make_fifo, mode, patient, set_mode};
+use super::{Place, brief, make_fifo, mode, names_in, parse, patient, set_mode};
 
 #[test]
 fn an_edit_of_equal_size_whose_mtime_was_put_back_is_seen() {
@@ -281,4 +281,63 @@ fn changes_that_are_a_risk_to_the_host_are_marked() {
     assert!(risk("out").unwrap().contains("/etc/passwd"));
     assert_eq!(risk("plain"), None);
     assert_eq!(risk("x/y/up"), None);
+}
+
+/// In a mount namespace of a thread's own, which ends with it. Needs the right to make one.
+#[test]
+fn a_mount_in_the_tree_is_neither_scanned_nor_listed_nor_cleared() {
+    let place = Place::new();
+    fs::create_dir(place.path("mnt")).unwrap();
+    fs::write(place.path("f"), "").unwrap();
+    let mounted = std::thread::scope(|scope| {
+        let mounting = scope.spawn(|| {
+            mount_private(&place)?;
+            assert!(place.path("mnt/inside").exists());
+            // Through a root of this namespace.
+            let root = fs::File::open(place.path("")).unwrap().into();
+            let tree = Tree::open(root).unwrap();
+            let snapshot = tree.scan(patient(), None).unwrap();
+            let listing = tree.list(&parse("."), true, false, patient()).unwrap();
+            let error = tree.clear().unwrap_err();
+            assert!(error.message.contains("is a mount"), "{error}");
+            assert!(place.path("mnt/inside").exists());
+            Ok::<_, rustix::io::Errno>((snapshot, listing))
+        });
+        mounting.join().unwrap()
+    });
+    match mounted {
+        Ok((snapshot, listing)) => {
+            let paths: Vec<_> = snapshot
+                .entries()
+                .iter()
+                .map(|entry| snapshot.path(entry))
+                .collect();
+            assert_eq!(paths, [&b"f"[..], b"mnt"]);
+            assert_eq!(listing.entries.len(), 2);
+            assert_eq!(names_in(&place.path("")), [b"mnt"]);
+        }
+        Err(errno) => eprintln!("skipped: no mount namespace for this user: {errno}"),
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "the safe form; it unshares no descriptors, which is what the other guards against"
+)]
+fn mount_private(place: &Place) -> Result<(), rustix::io::Errno> {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS)?;
+    mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
+    )?;
+    mount(
+        "none",
+        place.path("mnt"),
+        "tmpfs",
+        MountFlags::empty(),
+        None,
+    )?;
+    fs::write(place.path("mnt/inside"), "").unwrap();
+    Ok(())
 }
