@@ -8,7 +8,7 @@ use crate::session::{Engine, RuntimeDir, RuntimeDirError};
 
 /// Why no engine could be started.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub(super) enum StartError {
     #[error(transparent)]
     Directories(#[from] RuntimeDirError),
     #[error("sandboxes cannot be made on this host: {0}")]
@@ -21,7 +21,7 @@ pub enum StartError {
 
 /// What exists before the runtime does.
 #[derive(Debug)]
-pub struct Foundation {
+pub(super) struct Foundation {
     started: Started,
     cgroups: Cgroups,
     directories: RuntimeDir,
@@ -29,7 +29,7 @@ pub struct Foundation {
 
 impl Foundation {
     /// To be called before any thread exists: the launcher is forked here.
-    pub fn lay() -> Result<Self, StartError> {
+    pub(super) fn lay() -> Result<Self, StartError> {
         let directories = RuntimeDir::create()?;
         let laid = start(&directories.setup())
             .map_err(StartError::from)
@@ -51,7 +51,7 @@ impl Foundation {
     }
 
     /// Runs `work` with the engine, in the runtime.
-    pub fn run<F: Future<Output = ExitCode>>(
+    pub(super) fn run<F: Future<Output = ExitCode>>(
         self,
         work: impl FnOnce(Engine) -> F,
     ) -> Result<ExitCode, StartError> {

@@ -201,7 +201,9 @@ impl Keeper {
         }
         let changes = Changes {
             files,
-            truncated: before.truncated || after.truncated,
+            truncated: [&before, &after]
+                .iter()
+                .any(|snapshot| snapshot.truncated || snapshot.unreadable > 0),
         };
         Ok((FromKeeper::Changes, Some(long("changes", &changes)?)))
     }
@@ -235,7 +237,7 @@ impl Keeper {
             .list(&path, recursive, files_only, Budget::default())?;
         let listing = Listing {
             files: listing.entries,
-            truncated: listing.truncated,
+            truncated: listing.truncated || listing.unreadable > 0,
         };
         Ok((FromKeeper::Listing, Some(long("listing", &listing)?)))
     }

@@ -19,6 +19,8 @@ pub use host::main;
 
 /// The life of a launcher whose socket is stdin. To be called before any thread exists.
 pub fn main_on_stdin() -> ! {
+    // Only what process lists show.
+    let _ = rustix::thread::set_name(c"stepbox");
     match take_stdin() {
         Ok(engine) => main(&engine),
         Err(_) => crate::sys::exec::exit_now(1),

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Gid, Signal, Uid, WaitOptions, set_parent_process_death_signal, waitpid};
+use rustix::process::{Gid, Signal, Uid, WaitOptions, set_parent_process_death_signal, wait};
 use rustix::thread::{
     CapabilitiesSecureBits, set_capabilities_secure_bits, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
@@ -118,5 +118,5 @@ fn close(fd: BorrowedFd<'_>) {
 pub fn reap(children: &OwnedFd) {
     let mut record = [0; 128];
     while rustix::io::read(children, &mut record).is_ok_and(|read| read > 0) {}
-    while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use rustix::process::{WaitOptions, waitpid};
+use rustix::process::{WaitOptions, wait};
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,9 @@ use crate::sys::{datagram, signal};
 
 /// The one message to an init; beside it: stdin, stdout, stderr, then the [`Request`] and perhaps the code as memfds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Go;
+pub enum ToInit {
+    Go,
+}
 
 /// What to execute. No bound but memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,7 +72,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     build(spec)?;
     let mut stack = Stack::new();
     tell(engine, &FromInit::Ready)?;
-    let Some((Go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
+    let Some((ToInit::Go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
         return Ok(());
     };
     let (streams, rest) = split(descriptors)?;
@@ -153,6 +155,8 @@ fn write_code(name: &str, code: Option<&OwnedFd>) -> Result<(), StepError> {
             break;
         }
     }
+    // Nothing may be open for writing when the place becomes read-only.
+    drop(file);
     mount_remount(
         CODE_DIRECTORY,
         MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
@@ -218,7 +222,7 @@ fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<Str
 /// Reaps orphans until the engine ends this process; tells how `main` ended.
 fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
     loop {
-        match waitpid(None, WaitOptions::empty()) {
+        match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == main => {
                 tell(
                     engine,
@@ -230,7 +234,7 @@ fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => {
                 // No child is left: nothing can happen any more but the end.
-                let _ = datagram::receive::<Go>(engine);
+                let _ = datagram::receive::<ToInit>(engine);
                 return Ok(());
             }
         }

@@ -108,6 +108,7 @@ pub const SPAWNER: &[Step] = &[
 pub const KEEPER: &[Step] = &[
     Step::DieWithParent,
     Step::EnterRoot,
+    Step::TemplateProc,
     Step::PivotRoot,
     Step::SessionKeyring,
     Step::DropBoundingSet,

@@ -23,6 +23,8 @@ const MAX_MAKING: usize = 2;
 const KEPT: usize = 2;
 /// How long a slot beyond those waits for work.
 const IDLE: Duration = Duration::from_secs(10);
+/// How long the end of a session waits for its slots.
+const SLOTS_END: Duration = Duration::from_secs(5);
 /// How long a step waits for a slot.
 pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -73,6 +75,7 @@ pub(super) struct Slots {
     pub(super) mounts: Vec<SessionMount>,
     pub(super) directory: PathBuf,
     state: Mutex<State>,
+    retired: tokio::sync::Notify,
 }
 
 impl Slots {
@@ -94,6 +97,7 @@ impl Slots {
             mounts,
             directory,
             state: Mutex::default(),
+            retired: tokio::sync::Notify::new(),
         })
     }
 
@@ -252,7 +256,7 @@ impl Slots {
                     slots.grow();
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a slot could not be made");
+                    slots.complain(&error, "a slot could not be made");
                     drop(lease);
                     slots.give_up_if_alone();
                 }
@@ -270,39 +274,55 @@ impl Slots {
 
     /// Makes a used slot ready for the next step, in the background.
     pub(super) fn put_back(self: &Arc<Self>, mut slot: Slot) {
+        if self.state().closed {
+            return self.throw_away(slot);
+        }
         let slots = Arc::clone(self);
-        let lease = self.lease(None);
         tokio::spawn(async move {
-            let ready = async {
+            let made = async {
                 slot.reset().await?;
-                let skeleton = slot.prepare(&slots.skeleton).await?;
-                Ok::<_, PoolError>(Ready { slot, skeleton })
+                slot.prepare(&slots.skeleton).await
             };
-            match ready.await {
-                Ok(ready) => {
-                    lease.fill(ready).hand_on();
+            match made.await {
+                Ok(skeleton) => {
+                    slots.lease(Some(Ready { slot, skeleton })).hand_on();
                     slots.grow();
                     slots.trim();
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a slot is thrown away");
-                    drop(lease);
-                    slots.grow();
-                    slots.give_up_if_alone();
+                    slots.complain(&error, "a slot is thrown away");
+                    slots.throw_away(slot);
                 }
             }
         });
     }
 
-    /// Throws a used slot away: what its cgroup holds is not known, or was an out-of-memory kill.
-    pub(super) fn throw_away(self: &Arc<Self>, slot: Slot) {
-        self.forget(slot);
-        self.grow();
+    /// A slot that fails while its session ends is no news.
+    fn complain(&self, error: &PoolError, what: &str) {
+        if self.state().closed {
+            tracing::debug!(%error, "{what}");
+        } else {
+            tracing::warn!(%error, "{what}");
+        }
     }
 
-    fn forget(&self, slot: Slot) {
+    /// Throws a used slot away: what its cgroup holds is not known, or was an out-of-memory kill.
+    pub(super) fn throw_away(self: &Arc<Self>, slot: Slot) {
+        let slots = Arc::clone(self);
+        tokio::spawn(async move {
+            slots.retire(slot).await;
+            slots.grow();
+            slots.give_up_if_alone();
+        });
+    }
+
+    /// Removes a slot; it counts until it is gone.
+    async fn retire(&self, slot: Slot) {
+        if let Err(error) = slot.close().await {
+            self.complain(&error, "a slot could not be removed");
+        }
         self.state().total -= 1;
-        tokio::spawn(close(slot));
+        self.retired.notify_waiters();
     }
 
     /// Lets go of slots that were made for a burst.
@@ -325,31 +345,38 @@ impl Slots {
             };
             for Ready { slot, skeleton } in surplus {
                 drop(skeleton);
-                slots.forget(slot);
+                slots.retire(slot).await;
             }
         });
     }
 
-    /// Refuses new steps and removes the slots; those in use go when their steps end.
+    /// Refuses new steps and removes the slots; those in use go when their steps end, which is waited for.
     pub(super) async fn close(&self) {
         let free: Vec<_> = {
             let mut state = self.state();
             state.closed = true;
             state.waiting.clear();
-            let free: Vec<_> = state.free.drain(..).collect();
-            state.total -= free.len();
-            free
+            state.free.drain(..).collect()
         };
         for Ready { slot, skeleton } in free {
             drop(skeleton);
-            close(slot).await;
+            self.retire(slot).await;
+        }
+        if tokio::time::timeout(SLOTS_END, self.empty()).await.is_err() {
+            tracing::warn!("slots of a closed session are still in use");
         }
     }
-}
 
-async fn close(slot: Slot) {
-    if let Err(error) = slot.close().await {
-        tracing::warn!(%error, "a slot could not be removed");
+    async fn empty(&self) {
+        loop {
+            let retired = self.retired.notified();
+            tokio::pin!(retired);
+            retired.as_mut().enable();
+            if self.state().total == 0 {
+                return;
+            }
+            retired.await;
+        }
     }
 }
 
@@ -392,12 +419,13 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.counted {
-            self.slots.state().total -= 1;
-        }
         if let Some(Ready { slot, skeleton }) = self.ready.take() {
             drop(skeleton);
-            tokio::spawn(close(slot));
+            let slots = Arc::clone(&self.slots);
+            tokio::spawn(async move { slots.retire(slot).await });
+        } else if self.counted {
+            self.slots.state().total -= 1;
+            self.slots.retired.notify_waiters();
         }
     }
 }

@@ -18,11 +18,16 @@ impl Listener {
         Ok(Self(sys::readiness::watch(fd, Interest::READABLE)?))
     }
 
-    /// Waits until the kernel has something to tell.
-    pub(super) async fn readable(&self) {
+    /// Waits until the kernel has something to tell. False: every process under the filter has ended, and there will be
+    /// nothing more.
+    pub(super) async fn readable(&self) -> bool {
         match self.0.readable().await {
-            Ok(mut ready) => ready.clear_ready(),
-            Err(_) => std::future::pending().await,
+            Ok(mut ready) => {
+                let open = !ready.ready().is_read_closed();
+                ready.clear_ready();
+                open
+            }
+            Err(_) => false,
         }
     }
 

@@ -16,7 +16,7 @@ use super::stream::{Listeners, Stream};
 use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure, StepEvent};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::cgroup::OomWatch;
-use crate::sandbox::init::{FromInit, Go, Request};
+use crate::sandbox::init::{FromInit, Request, ToInit};
 use crate::sys::{datagram, readiness};
 
 /// What to execute, and when to stop it.
@@ -104,7 +104,7 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
     ];
     beside.extend(code.iter().map(AsFd::as_fd));
     // An init that is gone shows as the death of the sandbox.
-    let _ = watch.skeleton.control.send(&Go, &beside).await;
+    let _ = watch.skeleton.control.send(&ToInit::Go, &beside).await;
     drop((stdin_read, stdout_write, stderr_write, request, code));
     let feeder = feed(stdin_write, orders.stdin)?;
     watch.run(orders.deadline, &orders.cancel).await;
@@ -163,7 +163,12 @@ impl Watch<'_> {
                 () = self.stderr.readable(), if self.stderr.open() => {
                     self.stderr.read(&mut buffer, &mut self.listeners);
                 }
-                () = listen(self.listener.as_ref()) => self.look(),
+                open = listen(self.listener.as_ref()) => {
+                    self.look();
+                    if !open {
+                        self.listener = None;
+                    }
+                }
                 () = wake(oom_ready.as_ref()), if !self.killed => {
                     if let Some(oom) = &oom {
                         oom.clear();
@@ -288,7 +293,7 @@ async fn ready(fd: &AsyncFd<OwnedFd>) {
     let _ = fd.readable().await;
 }
 
-async fn listen(listener: Option<&Listener>) {
+async fn listen(listener: Option<&Listener>) -> bool {
     match listener {
         Some(listener) => listener.readable().await,
         None => std::future::pending().await,
