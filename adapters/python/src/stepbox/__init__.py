@@ -7,8 +7,8 @@
         print(result.stdout, result.fault, result.files)
 
 A *sandbox object* is a session: a workspace, limits and an image that outlive steps. Each call is a *step*: a fresh
-sandbox on that workspace. Files persist, processes do not. What happens to the code is returned as a result; an error is
-raised only when the code did not run.
+sandbox on that workspace. Files persist, processes do not. What happens to the code is returned as a result; an error
+is raised only when the code did not run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
+    from importlib import import_module
 
     value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value

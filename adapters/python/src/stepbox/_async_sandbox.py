@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepbox import _operations as operations
 from stepbox import _options
-from stepbox._session import Lease, Session
+from stepbox._errors import SessionLost
+from stepbox._session import Lease
 
 if TYPE_CHECKING:
     import os
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from stepbox._calls import Operation
     from stepbox._options import SandboxOptions
     from stepbox._results import ExecutionResult, FileStat, Limit
+    from stepbox._session import Session
     from stepbox._shapes import HostPath
 
 _T = TypeVar("_T")
@@ -44,7 +46,6 @@ class AsyncSandbox:
         _options.check_names(options, callee="AsyncSandbox")
         self._options: dict[str, Any] = dict(options)
         self._lease = Lease(self._options)
-        self._session: Session | None = None
 
     # ---- life ----
 
@@ -56,22 +57,24 @@ class AsyncSandbox:
             MountRefused: A mount or the workspace may not be had.
             EngineError: The engine could not be found, started or reached, or the host cannot make sandboxes.
         """
-        if self._session is not None:
+        if self._lease.is_open():
             return self
         engine = await asyncio.to_thread(self._lease.engine)
-        session = await engine.adrive(operations.create_session(self._options, same_host=engine.same_host))
-        if self._session is not None:  # another task was faster
-            await engine.adrive(operations.close_session(session))
+        facts = await engine.adrive(operations.create_session(self._options, same_host=engine.same_host))
+        if self._lease.is_open():  # another task was faster
+            await engine.adrive(operations.close_session(facts))
         else:
-            self._session = self._lease.hold(session)
+            self._lease.hold(facts)
         return self
 
     async def close(self) -> None:
         """Stops the steps that run, and removes the session and what it owns. A given workspace stays."""
-        session, self._session = self._session, None
+        session = self._lease.give_up()
         try:
-            if session is not None and self._lease.reaches(session):
-                await session.engine.adrive(operations.close_session(session))
+            if session is not None:
+                await session.engine.adrive(operations.close_session(session), session)
+        except SessionLost:
+            pass  # what was to be closed is gone
         finally:
             self._lease.release()
 
@@ -88,7 +91,8 @@ class AsyncSandbox:
     @property
     def id(self) -> str | None:
         """The session's id, or None when it is not open."""
-        return self._session.id if self._session is not None else None
+        session = self._lease.session
+        return session.id if session is not None else None
 
     @property
     def workspace(self) -> str | None:
@@ -103,12 +107,14 @@ class AsyncSandbox:
     @property
     def limits(self) -> dict[str, Limit]:
         """What is enforced, and by what: `memory`, `pids`, `cpu`, `workspace`. Empty before it is open."""
-        return dict(self._session.limits) if self._session is not None else {}
+        session = self._lease.session
+        return dict(session.limits) if session is not None else {}
 
     @property
     def isolation(self) -> list[str]:
         """The layers that are in force. Empty before it is open."""
-        return list(self._session.isolation) if self._session is not None else []
+        session = self._lease.session
+        return list(session.isolation) if session is not None else []
 
     def __repr__(self) -> str:
         return f"<stepbox.AsyncSandbox {self.id or 'not open'}>"
@@ -205,7 +211,7 @@ class AsyncSandbox:
         return await self._drive(lambda session: operations.download(session, path, local))
 
     async def _drive(self, operation: Callable[[Session], Operation[_T]]) -> _T:
-        session = self._lease.require(self._session)
+        session = self._lease.require()
         return await session.engine.adrive(operation(session), session)
 
 

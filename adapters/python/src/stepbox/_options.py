@@ -158,7 +158,7 @@ def build_spec(options: Mapping[str, Any], *, same_host: bool) -> tuple[pb.Sandb
             continue
         try:
             setter(spec, value)
-        except _shapes.WrongShape as wrong:
+        except _shapes.ShapeError as wrong:
             violations.append(Violation(name, str(wrong)))
     if same_host and options.get("image") in (None, "host"):
         interpreter = callers_interpreter()
@@ -201,7 +201,7 @@ def _plain(name: str, shape: Callable[[Any], Any]) -> Callable[[pb.SandboxSpec, 
 def _required(name: str, shape: Callable[[Any], Any], why: str) -> Callable[[pb.SandboxSpec, Any], None]:
     def set_it(spec: pb.SandboxSpec, value: Any) -> None:
         if value is None:
-            raise _shapes.WrongShape(why)
+            raise _shapes.ShapeError(why)
         setattr(spec, name, shape(value))
 
     return set_it
@@ -241,7 +241,7 @@ def _set_workspace(spec: pb.SandboxSpec, value: Any) -> None:
     if value is None:
         return
     if not _shapes.path_bytes(value):
-        raise _shapes.WrongShape("an empty path; leave it out for a private directory")
+        raise _shapes.ShapeError("an empty path; leave it out for a private directory")
     spec.workspace = os.path.abspath(os.fsencode(value))  # noqa: PTH100
 
 
@@ -254,7 +254,7 @@ def _set_network(spec: pb.SandboxSpec, value: Any) -> None:
     elif isinstance(value, str) and value in names:
         spec.network = names[value]
     else:
-        raise _shapes.WrongShape(f'must be True, False, "none", "host" or "internet", got {value!r}')
+        raise _shapes.ShapeError(f'must be True, False, "none", "host" or "internet", got {value!r}')
 
 
 def _set_security_profile(spec: pb.SandboxSpec, value: Any) -> None:

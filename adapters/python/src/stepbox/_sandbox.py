@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepbox import _operations as operations
 from stepbox import _options
-from stepbox._session import Lease, Session
+from stepbox._errors import SessionLost
+from stepbox._session import Lease
 
 if TYPE_CHECKING:
     import os
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from stepbox._calls import Operation
     from stepbox._options import SandboxOptions
     from stepbox._results import ExecutionResult, FileStat, Limit
+    from stepbox._session import Session
     from stepbox._shapes import HostPath
 
 _T = TypeVar("_T")
@@ -29,8 +32,8 @@ class Sandbox:
         with Sandbox(memory_mb=256, timeout_s=10) as sandbox:
             result = sandbox.run_code("print(1 + 1)")
 
-    Options are given by keyword. A limit that is left out takes its default; None is "uncapped". All options are checked
-    when the object is made, and all mistakes are reported together; nothing is made before `with` or `open()`.
+    Options are given by keyword. A limit that is left out takes its default; None is "uncapped". All options are
+    checked when the object is made, and all mistakes are reported together; nothing is made before `with` or `open()`.
     The object is thread-safe and its steps may overlap.
 
     Args:
@@ -48,7 +51,7 @@ class Sandbox:
         _options.check_names(options)
         self._options: dict[str, Any] = dict(options)
         self._lease = Lease(self._options)
-        self._session: Session | None = None
+        self._opening = threading.Lock()
         engine = self._lease.engine()
         self._checked = engine.drive(operations.check_spec(self._options, same_host=engine.same_host))
 
@@ -61,20 +64,21 @@ class Sandbox:
             SandboxError: Setup failed or options are refused.
             EngineError: The host cannot make sandboxes: the text says why, and what mends it.
         """
-        with self._lease.opening:
-            if self._session is None:
+        with self._opening:
+            if not self._lease.is_open():
                 engine = self._lease.engine()
-                session = engine.drive(operations.create_session(self._options, same_host=engine.same_host))
-                self._session = self._lease.hold(session)
+                self._lease.hold(engine.drive(operations.create_session(self._options, same_host=engine.same_host)))
         return self
 
     def close(self) -> None:
         """Stops the steps that run, and removes the session and what it owns. A given workspace stays."""
-        with self._lease.opening:
-            session, self._session = self._session, None
+        with self._opening:
+            session = self._lease.give_up()
             try:
-                if session is not None and self._lease.reaches(session):
-                    session.engine.drive(operations.close_session(session))
+                if session is not None:
+                    session.engine.drive(operations.close_session(session), session)
+            except SessionLost:
+                pass  # what was to be closed is gone
             finally:
                 self._lease.release()
 
@@ -91,7 +95,8 @@ class Sandbox:
     @property
     def id(self) -> str | None:
         """The session's id, or None when it is not open."""
-        return self._session.id if self._session is not None else None
+        session = self._lease.session
+        return session.id if session is not None else None
 
     @property
     def workspace(self) -> str | None:
@@ -106,12 +111,12 @@ class Sandbox:
     @property
     def limits(self) -> dict[str, Limit]:
         """What is enforced, and by what: `memory`, `pids`, `cpu`, `workspace`."""
-        return dict((self._session or self._checked).limits)
+        return dict((self._lease.session or self._checked).limits)
 
     @property
     def isolation(self) -> list[str]:
         """The layers that are in force."""
-        return list((self._session or self._checked).isolation)
+        return list((self._lease.session or self._checked).isolation)
 
     def __repr__(self) -> str:
         return f"<stepbox.Sandbox {self.id or 'not open'}>"
@@ -176,8 +181,8 @@ class Sandbox:
         return self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
 
     # ---- files of the workspace ----
-    # A path is relative to the workspace, or absolute below /workspace. A failed call raises a SandboxError that bears a
-    # `reason` and is also the builtin of the same meaning (FileNotFoundError, IsADirectoryError, PermissionError, …).
+    # A path is relative to the workspace, or absolute below /workspace. A failed call raises a SandboxError that bears
+    # a `reason` and is also the builtin of the same meaning (FileNotFoundError, IsADirectoryError, …).
 
     def write_file(self, path: HostPath, data: bytes | str, *, mode: int | None = None) -> int:
         """Writes a file: it appears whole or not at all. Parents are made. Gives back its size in bytes."""
@@ -226,7 +231,7 @@ class Sandbox:
         return self._drive(lambda session: operations.download(session, path, local))
 
     def _drive(self, operation: Callable[[Session], Operation[_T]]) -> _T:
-        session = self._lease.require(self._session)
+        session = self._lease.require()
         return session.engine.drive(operation(session), session)
 
 
