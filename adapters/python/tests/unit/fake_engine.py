@@ -296,11 +296,10 @@ def main():
     endpoint = f"unix:{directory.name}/engine.sock"
     server.add_insecure_port(endpoint)
     server.start()
-    log("serving", argv=sys.argv[1:], stdin=os.readlink("/proc/self/fd/0"), sid=os.getsid(0))
+    log("serving", argv=sys.argv[1:], stdin=str(Path("/proc/self/fd/0").readlink()), sid=os.getsid(0))
     version = os.environ.get("STEPBOX_FAKE_VERSION", __version__)
-    print(
-        json.dumps({"endpoint": endpoint, "pid": os.getpid(), "version": version, "token_file": str(token)}), flush=True
-    )
+    ready = {"endpoint": endpoint, "pid": os.getpid(), "version": version, "token_file": str(token)}
+    print(json.dumps(ready), flush=True)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     # The real engine watches the process that it was told of; the end of this pipe is its fallback.
