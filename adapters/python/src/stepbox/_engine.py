@@ -40,7 +40,7 @@ class Engine:
         self.owner_pid = os.getpid()
         token = _read_token(address)
         self._sync = SyncTransport(address.target, token)
-        self._async = AsyncTransport(address.target, token)
+        self._async = AsyncTransport(address.target, token, self._sync)
         self._stopped = False
         # Those that objects of this process hold open.
         self.sessions: set[str] = set()

@@ -131,7 +131,7 @@ def check_names(options: Mapping[str, object], *, callee: str = "Sandbox") -> No
 
 def _refuse_unknown(name: str, callee: str) -> NoReturn:
     close = difflib.get_close_matches(name, DEFAULTS, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
+    meant = f"; did you mean {close[0]!r}?" if close else "."
     raise TypeError(f"{callee}() has no option {name!r}{meant} The options are: {', '.join(DEFAULTS)}")
 
 

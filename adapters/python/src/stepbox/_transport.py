@@ -77,18 +77,18 @@ class SyncTransport:
             raise
 
     def _push(self, call: Push) -> Any:
+        pushing = self.start_push(call)
+        with _cancelled_on_error(pushing.future):
+            return pushing.outcome()
+
+    def start_push(self, call: Push) -> _Pushing:
+        """Begins to send; the requests are made by a thread of gRPC's own."""
         source = _Source(call.requests)
         future = self._stub("stream_unary", call.method).future(
             source, timeout=call.deadline_s, metadata=self._metadata
         )
         source.bind(future)
-        with _cancelled_on_error(future):
-            try:
-                return future.result()
-            except (grpc.RpcError, grpc.FutureCancelledError):
-                if source.error is not None:
-                    raise source.error from None
-                raise
+        return _Pushing(future, source)
 
     def _stub(self, kind: str, method: Method[Any, Any]) -> Any:
         key = (kind, method.name)
@@ -105,8 +105,9 @@ class SyncTransport:
 class AsyncTransport:
     """A channel for each event loop that calls: a channel belongs to the loop that made it."""
 
-    def __init__(self, target: str, token: str | None) -> None:
+    def __init__(self, target: str, token: str | None, sync: SyncTransport) -> None:
         self._target = target
+        self._sync = sync
         self._metadata = metadata_of(token)
         self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, grpc.aio.Channel] = (
             weakref.WeakKeyDictionary()
@@ -131,14 +132,20 @@ class AsyncTransport:
         return await self._push(call)
 
     async def _push(self, call: Push) -> Any:
-        stream = self._stub("stream_unary", call.method)(timeout=call.deadline_s, metadata=self._metadata)
-        with _cancelled_on_error(stream):
-            # An engine that has answered already takes no more: its answer is the outcome.
-            with contextlib.suppress(asyncio.InvalidStateError, grpc.RpcError):
-                for request in call.requests:
-                    await stream.write(request)
-                await stream.done_writing()
-            return await stream
+        # By the synchronous channel. An asynchronous stream that the engine answers before it took all of it loses the
+        # answer for an error of its own; and a file of the host is read without holding up the loop.
+        loop = asyncio.get_running_loop()
+        settled = asyncio.Event()
+
+        def settle(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+                loop.call_soon_threadsafe(settled.set)
+
+        pushing = self._sync.start_push(call)
+        pushing.future.add_done_callback(settle)
+        with _cancelled_on_error(pushing.future):
+            await settled.wait()
+        return pushing.outcome()
 
     def _stub(self, kind: str, method: Method[Any, Any]) -> Any:
         loop = asyncio.get_running_loop()
@@ -146,12 +153,6 @@ class AsyncTransport:
         if channel is None:
             channel = self._channels[loop] = grpc.aio.insecure_channel(self._target, options=OPTIONS)
         return _stub(channel, kind, method)
-
-    async def aclose(self) -> None:
-        """Closes the channel of the running loop."""
-        channel = self._channels.pop(asyncio.get_running_loop(), None)
-        if channel is not None:
-            await channel.close()
 
 
 def _stub(channel: Any, kind: str, method: Method[Any, Any]) -> Any:
@@ -196,3 +197,20 @@ class _Source:
             self._bound.wait()
             self._call.cancel()
             raise StopIteration from None
+
+
+class _Pushing:
+    """A stream of requests on its way."""
+
+    def __init__(self, future: Any, source: _Source) -> None:
+        self.future = future
+        self._source = source
+
+    def outcome(self) -> Any:
+        """The reply, or what went wrong first: the making of the requests or the call."""
+        try:
+            return self.future.result()
+        except (grpc.RpcError, grpc.FutureCancelledError):
+            if self._source.error is not None:
+                raise self._source.error from None
+            raise

@@ -70,7 +70,9 @@ def test_the_public_names_are_these():
 
 
 def test_importing_it_imports_no_grpc():
-    code = "import sys, stepbox; print([name for name in ('grpc', 'google.protobuf', 'asyncio') if name in sys.modules])"
+    code = (
+        "import sys, stepbox; print([name for name in ('grpc', 'google.protobuf', 'asyncio') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
