@@ -122,6 +122,8 @@ class Engine:
 
     def _explained(self, error: StepboxError, session: Session | None) -> StepboxError:
         """The error in terms of what became of the engine and the session."""
+        if self.process is None and isinstance(error, EngineError) and error.code == "UNAVAILABLE":
+            return EngineError(f"the engine at {self.address.target}: {error}", code=error.code)
         if isinstance(error, SessionLost) and session is not None:
             return session.lost(str(error), workspace_removed=True)
         if not _may_be_death(error) or not self.has_ended(within_s=_DEATH_S):

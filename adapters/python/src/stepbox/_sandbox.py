@@ -52,8 +52,12 @@ class Sandbox:
         self._options: dict[str, Any] = dict(options)
         self._lease = Lease(self._options)
         self._opening = threading.Lock()
-        engine = self._lease.engine()
-        self._checked = engine.drive(operations.check_spec(self._options, same_host=engine.same_host))
+        try:
+            engine = self._lease.engine()
+            self._checked = engine.drive(operations.check_spec(self._options, same_host=engine.same_host))
+        except BaseException:
+            self._lease.release()
+            raise
 
     # ---- life ----
 
@@ -83,7 +87,11 @@ class Sandbox:
                 self._lease.release()
 
     def __enter__(self) -> Self:
-        return self.open()
+        try:
+            return self.open()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

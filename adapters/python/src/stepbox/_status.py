@@ -17,7 +17,6 @@ MOUNT_REFUSED = "mount_refused"
 _SANDBOX_CODES = frozenset({"INVALID_ARGUMENT", "FAILED_PRECONDITION", "ALREADY_EXISTS", "OUT_OF_RANGE", "ABORTED"})
 _HINTS = {
     "DEADLINE_EXCEEDED": "the engine did not answer in time",
-    "UNAVAILABLE": "the engine cannot be reached",
     "UNAUTHENTICATED": "the engine refused the token",
 }
 

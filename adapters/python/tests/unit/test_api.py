@@ -132,6 +132,11 @@ except kern.MountRefused as refused:
     assert (done.stdout, done.stderr, done.returncode) == ("refused mounts[0].source\n", "", 0)
 
 
+def test_client_and_engine_carry_one_version():
+    manifest = (Path(__file__).parents[4] / "Cargo.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{stepbox.__version__}"\n' in manifest
+
+
 def test_the_stubs_are_current():
     script = Path(__file__).parents[2] / "scripts" / "generate_stubs.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)

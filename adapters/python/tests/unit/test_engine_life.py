@@ -128,7 +128,7 @@ def test_a_wrong_token_is_refused(address, monkeypatch, tmp_path):
 
 def test_an_address_where_nobody_listens_is_an_error(monkeypatch, tmp_path, fresh_engine):
     monkeypatch.setenv("STEPBOX_ADDRESS", f"unix:{tmp_path}/none.sock")
-    with pytest.raises(stepbox.EngineError, match="cannot be reached"):
+    with pytest.raises(stepbox.EngineError, match=f"the engine at unix:{tmp_path}/none.sock: "):
         stepbox.Sandbox()
 
 
@@ -367,3 +367,15 @@ def test_ctrl_c_cancels_the_step_though_its_traceback_is_kept(engine_log):
         engine_log.wait_for("cancelled")
         assert kept.value.__traceback__ is not None
         assert sandbox.run(["print", "next"]).success
+
+
+def test_options_that_are_refused_hold_no_engine(fresh_engine):
+    kept = []
+    for make in (
+        lambda: stepbox.Sandbox(memory_mb=1),
+        lambda: asyncio.run(stepbox.AsyncSandbox(memory_mb=1).__aenter__()),
+    ):
+        with pytest.raises(stepbox.SandboxError) as raised:
+            make()
+        kept.append(raised.value)
+    assert fresh_engine._users == 0
