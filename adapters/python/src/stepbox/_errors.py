@@ -30,7 +30,7 @@ class SandboxError(StepboxError):
 
     Attributes:
         violations: All mistakes found in the request, each with a `field` and a `message`.
-        reason: A short word for a file call (`not_found`, `is_directory`, `too_large`, …), or None.
+        reason: A word to branch on: of a file call `not_found`, `is_directory`, `too_large` and so on; or None.
         result: The result that `ExecutionResult.check()` refused, or None.
     """
 
@@ -122,6 +122,14 @@ class _NotAFile(_FileError):
     _errno = errno.EINVAL
 
 
+class _NoSpace(_FileError):
+    _errno = errno.ENOSPC
+
+
+class _OtherFileError(_FileError):
+    _errno = errno.EIO
+
+
 class _InvalidPath(SandboxError, ValueError):
     pass
 
@@ -134,6 +142,8 @@ FILE_ERRORS: dict[str, type[SandboxError]] = {
     "exists": _Exists,
     "too_large": _TooLarge,
     "not_a_file": _NotAFile,
+    "no_space": _NoSpace,
+    "other": _OtherFileError,
     "invalid_path": _InvalidPath,
 }
 

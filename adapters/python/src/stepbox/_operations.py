@@ -21,6 +21,8 @@ GRACE_S = 5.0
 SHORT_S = 30.0  # a call that does little
 SETUP_S = 1800.0  # a session whose image is fetched or whose setup runs
 CHUNK = 1024 * 1024
+# What one request may carry to the engine, with room for the session's id.
+REQUEST_MOST = 8 * 1024 * 1024 - 4096
 
 OnOutput: TypeAlias = "Callable[[bytes], object] | None"
 
@@ -147,9 +149,25 @@ def run_code_request(
         request.args.extend(_shapes.arguments(args))
     except _shapes.ShapeError as wrong:
         violations.append(Violation("args", str(wrong)))
+    _judge_size(request, violations)
     if violations:
         raise refused(violations)
     return request
+
+
+def _judge_size(request: pb.RunCodeRequest | pb.RunRequest, violations: list[Violation]) -> None:
+    """What does not fit into one message goes through the workspace, where files are of any size."""
+    size = request.ByteSize()
+    if size <= REQUEST_MOST:
+        return
+    field = "stdin" if len(request.options.stdin) > REQUEST_MOST // 2 else "code"
+    if isinstance(request, pb.RunRequest) and field == "code":
+        field = "argv"
+    violations.append(
+        Violation(
+            field, f"{size} bytes do not fit into a call of at most {REQUEST_MOST}; use write_file and read it there"
+        )
+    )
 
 
 def _source(code: Any) -> str:
@@ -180,6 +198,7 @@ def run_request(argv: Any, options: tuple[pb.StepOptions, list[Violation]]) -> p
         else:
             if not request.argv or not request.argv[0]:
                 violations.append(Violation("argv", 'names no program; it is spelt ["program", "argument"]'))
+    _judge_size(request, violations)
     if violations:
         raise refused(violations)
     return request

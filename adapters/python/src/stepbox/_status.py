@@ -11,7 +11,9 @@ from stepbox._errors import FILE_ERRORS, EngineError, MountRefused, SandboxError
 from stepbox._pb import status_pb2
 
 _DETAILS_KEY = "grpc-status-details-bin"
-MOUNT_REFUSED = "mount_refused"
+# The words of an ErrorInfo that decide the class where the code alone does not.
+_MOUNT_REFUSED = "MOUNT_REFUSED"
+_NO_STEP = "NO_STEP"
 
 # The request was at fault, or the state that it met; the engine is well.
 _SANDBOX_CODES = frozenset({"INVALID_ARGUMENT", "FAILED_PRECONDITION", "ALREADY_EXISTS", "OUT_OF_RANGE", "ABORTED"})
@@ -38,18 +40,18 @@ def classify(code: str, text: str, status: bytes) -> StepboxError:
     """The same, from the parts: a code's name, the text, and the serialized details."""
     bad_request, info, retry = _decode(status)
     violations = tuple(Violation(item.field, item.description) for item in bad_request.field_violations)
-    message = "; ".join(str(violation) for violation in violations) or text or code
+    message = text or "; ".join(map(str, violations)) or code
+    mend = info.metadata.get("mend", "")
+    if mend and mend not in message:
+        message = f"{message}; {mend}"
     reason = info.reason or None
 
     if reason in FILE_ERRORS:
         return FILE_ERRORS[reason](message, reason=reason)
     if code in _SANDBOX_CODES:
-        mounts = reason == MOUNT_REFUSED or any(
-            item.reason == MOUNT_REFUSED or item.field.split("[")[0].split(".")[0] == "mounts"
-            for item in bad_request.field_violations
-        )
-        return (MountRefused if mounts else SandboxError)(message, violations=violations, reason=reason)
-    if code == "NOT_FOUND":
+        kind = MountRefused if reason == _MOUNT_REFUSED else SandboxError
+        return kind(message, violations=violations, reason=reason)
+    if code == "NOT_FOUND" and reason != _NO_STEP:
         return SessionLost(message)
     hint = _HINTS.get(code)
     if hint is not None:

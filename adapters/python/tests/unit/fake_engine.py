@@ -54,13 +54,18 @@ class _Service(pb_grpc.SandboxServicer):
 
     def _session(self, context, session_id):
         if session_id not in self.sessions:
-            abort(context, grpc.StatusCode.NOT_FOUND, f"no session {session_id}")
+            abort(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                f"no session {session_id}",
+                ("ErrorInfo", status_pb2.ErrorInfo(reason="NO_SESSION")),
+            )
         return self.sessions[session_id]
 
     # ---- sessions ----
 
     def _check(self, spec, context):
-        bad = status_pb2.BadRequest()
+        bad, mount_refused = status_pb2.BadRequest(), False
         if spec.memory_mb.WhichOneof("cap") == "max" and spec.memory_mb.max < 16:
             bad.field_violations.add(field="memory_mb", description=f"must be at least 16, got {spec.memory_mb.max}")
         if spec.HasField("timeout_s") and not spec.timeout_s > 0:
@@ -68,10 +73,14 @@ class _Service(pb_grpc.SandboxServicer):
         for index, mount in enumerate(spec.mounts):
             if not mount.source.startswith(b"/"):
                 bad.field_violations.add(field=f"mounts[{index}].source", description="must be absolute")
+                mount_refused = True
         if spec.workspace == b"/etc":
-            bad.field_violations.add(field="workspace", description="/etc is refused", reason="mount_refused")
+            bad.field_violations.add(field="workspace", description="/etc is refused")
+            mount_refused = True
         if bad.field_violations:
-            abort(context, grpc.StatusCode.INVALID_ARGUMENT, "invalid spec", ("BadRequest", bad))
+            info = status_pb2.ErrorInfo(reason="MOUNT_REFUSED" if mount_refused else "INVALID_SPEC")
+            text = "; ".join(f"{item.field}: {item.description}" for item in bad.field_violations)
+            abort(context, grpc.StatusCode.INVALID_ARGUMENT, text, ("BadRequest", bad), ("ErrorInfo", info))
         return [pb.Limit(resource=pb.RESOURCE_MEMORY, max=spec.memory_mb.max << 20, enforced_by=pb.ENFORCED_BY_CGROUP1)]
 
     def CheckSpec(self, request, context):
@@ -170,7 +179,7 @@ class _Service(pb_grpc.SandboxServicer):
         if request.language not in ("python", "bash"):
             bad = status_pb2.BadRequest()
             bad.field_violations.add(field="language", description=f"unknown language {request.language}")
-            abort(context, grpc.StatusCode.INVALID_ARGUMENT, "invalid step", ("BadRequest", bad))
+            abort(context, grpc.StatusCode.INVALID_ARGUMENT, "", ("BadRequest", bad))
         return pb.RunCodeResponse(result=self._act(request.code.split(), request, context))
 
     def Run(self, request, context):

@@ -16,10 +16,10 @@ def details(**messages):
     return status.SerializeToString()
 
 
-def violations(*fields, reason=""):
+def violations(*fields):
     bad = status_pb2.BadRequest()
     for field in fields:
-        bad.field_violations.add(field=field, description="is wrong", reason=reason)
+        bad.field_violations.add(field=field, description="is wrong")
     return bad
 
 
@@ -48,22 +48,28 @@ def test_each_code_has_its_class(code, kind):
 
 
 def test_all_violations_are_in_one_error():
-    error = classify("INVALID_ARGUMENT", "bad", details(BadRequest=violations("pids", "cpus")))
+    error = classify("INVALID_ARGUMENT", "", details(BadRequest=violations("pids", "cpus")))
     assert type(error) is SandboxError
     assert [violation.field for violation in error.violations] == ["pids", "cpus"]
     assert str(error) == "pids: is wrong; cpus: is wrong"
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
-        details(BadRequest=violations("pids", "mounts[0].source")),
-        details(BadRequest=violations("workspace", reason="mount_refused")),
-        details(ErrorInfo=status_pb2.ErrorInfo(reason="mount_refused")),
-    ],
-)
-def test_a_refused_mount_has_a_class_of_its_own(status):
-    assert type(classify("INVALID_ARGUMENT", "bad", status)) is MountRefused
+def test_a_refused_mount_has_a_class_of_its_own():
+    refused = status_pb2.ErrorInfo(reason="MOUNT_REFUSED")
+    error = classify("INVALID_ARGUMENT", "bad", details(ErrorInfo=refused, BadRequest=violations("pids", "mounts")))
+    assert type(error) is MountRefused
+    assert len(error.violations) == 2
+
+
+def test_a_step_that_is_no_longer_kept_is_not_a_lost_session():
+    gone = status_pb2.ErrorInfo(reason="NO_STEP")
+    assert type(classify("NOT_FOUND", "no step", details(ErrorInfo=gone))) is EngineError
+
+
+def test_what_mends_the_host_is_told_once():
+    lacking = status_pb2.ErrorInfo(reason="HOST_LACKS", metadata={"mend": "sysctl -w x=1"})
+    assert str(classify("FAILED_PRECONDITION", "x is off", details(ErrorInfo=lacking))) == "x is off; sysctl -w x=1"
+    assert str(classify("FAILED_PRECONDITION", "run sysctl -w x=1", details(ErrorInfo=lacking))) == "run sysctl -w x=1"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +82,8 @@ def test_a_refused_mount_has_a_class_of_its_own(status):
         ("exists", FileExistsError, errno.EEXIST),
         ("too_large", OSError, errno.EFBIG),
         ("not_a_file", OSError, errno.EINVAL),
+        ("no_space", OSError, errno.ENOSPC),
+        ("other", OSError, errno.EIO),
         ("invalid_path", ValueError, None),
     ],
 )

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bstepbox/client/status.proto\x12\x15stepbox.client.status\x1a\x19google/protobuf/any.proto\"N\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\"\x9e\x01\n\nBadRequest\x12J\n\x10\x66ield_violations\x18\x01 \x03(\x0b\x32\x30.stepbox.client.status.BadRequest.FieldViolation\x1a\x44\n\x0e\x46ieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x9e\x01\n\tErrorInfo\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\t\x12@\n\x08metadata\x18\x03 \x03(\x0b\x32..stepbox.client.status.ErrorInfo.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\tRetryInfo\x12;\n\x0bretry_delay\x18\x01 \x01(\x0b\x32&.stepbox.client.status.RetryInfo.Delay\x1a\'\n\x05\x44\x65lay\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\x12\r\n\x05nanos\x18\x02 \x01(\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bstepbox/client/status.proto\x12\x15stepbox.client.status\x1a\x19google/protobuf/any.proto\"N\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\"\x8e\x01\n\nBadRequest\x12J\n\x10\x66ield_violations\x18\x01 \x03(\x0b\x32\x30.stepbox.client.status.BadRequest.FieldViolation\x1a\x34\n\x0e\x46ieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"\x9e\x01\n\tErrorInfo\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\t\x12@\n\x08metadata\x18\x03 \x03(\x0b\x32..stepbox.client.status.ErrorInfo.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\tRetryInfo\x12;\n\x0bretry_delay\x18\x01 \x01(\x0b\x32&.stepbox.client.status.RetryInfo.Delay\x1a\'\n\x05\x44\x65lay\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\x12\r\n\x05nanos\x18\x02 \x01(\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,15 +37,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUS']._serialized_start=81
   _globals['_STATUS']._serialized_end=159
   _globals['_BADREQUEST']._serialized_start=162
-  _globals['_BADREQUEST']._serialized_end=320
+  _globals['_BADREQUEST']._serialized_end=304
   _globals['_BADREQUEST_FIELDVIOLATION']._serialized_start=252
-  _globals['_BADREQUEST_FIELDVIOLATION']._serialized_end=320
-  _globals['_ERRORINFO']._serialized_start=323
-  _globals['_ERRORINFO']._serialized_end=481
-  _globals['_ERRORINFO_METADATAENTRY']._serialized_start=434
-  _globals['_ERRORINFO_METADATAENTRY']._serialized_end=481
-  _globals['_RETRYINFO']._serialized_start=483
-  _globals['_RETRYINFO']._serialized_end=596
-  _globals['_RETRYINFO_DELAY']._serialized_start=557
-  _globals['_RETRYINFO_DELAY']._serialized_end=596
+  _globals['_BADREQUEST_FIELDVIOLATION']._serialized_end=304
+  _globals['_ERRORINFO']._serialized_start=307
+  _globals['_ERRORINFO']._serialized_end=465
+  _globals['_ERRORINFO_METADATAENTRY']._serialized_start=418
+  _globals['_ERRORINFO_METADATAENTRY']._serialized_end=465
+  _globals['_RETRYINFO']._serialized_start=467
+  _globals['_RETRYINFO']._serialized_end=580
+  _globals['_RETRYINFO_DELAY']._serialized_start=541
+  _globals['_RETRYINFO_DELAY']._serialized_end=580
 # @@protoc_insertion_point(module_scope)

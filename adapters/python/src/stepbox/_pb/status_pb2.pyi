@@ -20,14 +20,12 @@ class Status(_message.Message):
 class BadRequest(_message.Message):
     __slots__ = ("field_violations",)
     class FieldViolation(_message.Message):
-        __slots__ = ("field", "description", "reason")
+        __slots__ = ("field", "description")
         FIELD_FIELD_NUMBER: _ClassVar[int]
         DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
-        REASON_FIELD_NUMBER: _ClassVar[int]
         field: str
         description: str
-        reason: str
-        def __init__(self, field: _Optional[str] = ..., description: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+        def __init__(self, field: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
     FIELD_VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
     field_violations: _containers.RepeatedCompositeFieldContainer[BadRequest.FieldViolation]
     def __init__(self, field_violations: _Optional[_Iterable[_Union[BadRequest.FieldViolation, _Mapping]]] = ...) -> None: ...
