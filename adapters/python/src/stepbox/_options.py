@@ -280,7 +280,7 @@ def _set_allow_sockets(spec: pb.SandboxSpec, value: Any) -> None:
 
 
 _SETTERS: dict[str, Callable[[pb.SandboxSpec, Any], None]] = {
-    "image": _required("image", _shapes.text, 'the name of an image is needed; "host" is the default'),
+    "image": _required("image", _shapes.nonempty, 'the name of an image is needed; "host" is the default'),
     "setup": _plain("setup", _shapes.text),
     "workspace": _set_workspace,
     "memory_mb": _cap("memory_mb"),

@@ -33,6 +33,13 @@ def text(value: Any) -> str:
     return value
 
 
+def nonempty(value: Any) -> str:
+    """A str with something in it; on the wire an empty one is one that was left out."""
+    if not text(value):
+        raise ShapeError("must not be empty")
+    return str(value)
+
+
 def texts(value: Any) -> list[str]:
     """A list of str; a bare str is not a list of its letters."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import threading
 import traceback
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -54,9 +56,7 @@ class SyncTransport:
         if isinstance(call, Unary):
             return self._unary(call)
         if isinstance(call, Pull):
-            stream = self._stub("unary_stream", call.method)(
-                call.request, timeout=call.deadline_s, metadata=self._metadata
-            )
+            stream = self.start_pull(call)
             with _cancelled_on_error(stream):
                 for message in stream:
                     call.take(message)
@@ -77,18 +77,24 @@ class SyncTransport:
             raise
 
     def _push(self, call: Push) -> Any:
-        pushing = self.start_push(call)
-        with _cancelled_on_error(pushing.future):
-            return pushing.outcome()
+        started = self.start(call)
+        with _cancelled_on_error(started.future):
+            return started.outcome()
 
-    def start_push(self, call: Push) -> _Pushing:
-        """Begins to send; the requests are made by a thread of gRPC's own."""
+    def start(self, call: Unary | Push) -> _Started:
+        """Begins a call; what it sends is made by a thread of gRPC's own."""
+        if isinstance(call, Unary):
+            stub = self._stub("unary_unary", call.method)
+            return _Started(stub.future(call.request, timeout=call.deadline_s, metadata=self._metadata), None)
         source = _Source(call.requests)
-        future = self._stub("stream_unary", call.method).future(
-            source, timeout=call.deadline_s, metadata=self._metadata
-        )
+        stub = self._stub("stream_unary", call.method)
+        future = stub.future(source, timeout=call.deadline_s, metadata=self._metadata)
         source.bind(future)
-        return _Pushing(future, source)
+        return _Started(future, source)
+
+    def start_pull(self, call: Pull) -> Any:
+        """Begins a call; gives its replies as they come."""
+        return self._stub("unary_stream", call.method)(call.request, timeout=call.deadline_s, metadata=self._metadata)
 
     def _stub(self, kind: str, method: Method[Any, Any]) -> Any:
         key = (kind, method.name)
@@ -115,6 +121,8 @@ class AsyncTransport:
 
     async def perform(self, call: Call) -> Any:
         """Carries a call out; raises `grpc.RpcError`. Cancelling the task cancels the call."""
+        if not _asynchronous_grpc_is_sound():
+            return await (self._pull_in_thread(call) if isinstance(call, Pull) else self._by_future(call))
         if isinstance(call, Unary):
             return await self._stub("unary_unary", call.method)(
                 call.request, timeout=call.deadline_s, metadata=self._metadata
@@ -125,15 +133,13 @@ class AsyncTransport:
             )
             with _cancelled_on_error(stream):
                 async for message in stream:
-                    outcome = call.take(message)
-                    if inspect.isawaitable(outcome):
-                        await outcome
+                    await _taken(call, message)
             return None
-        return await self._push(call)
+        # An asynchronous stream that the engine answers before it took all of it loses the answer for an error of its
+        # own; and so a file of the host is read without holding up the loop.
+        return await self._by_future(call)
 
-    async def _push(self, call: Push) -> Any:
-        # By the synchronous channel. An asynchronous stream that the engine answers before it took all of it loses the
-        # answer for an error of its own; and a file of the host is read without holding up the loop.
+    async def _by_future(self, call: Unary | Push) -> Any:
         loop = asyncio.get_running_loop()
         settled = asyncio.Event()
 
@@ -141,11 +147,28 @@ class AsyncTransport:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
                 loop.call_soon_threadsafe(settled.set)
 
-        pushing = self._sync.start_push(call)
-        pushing.future.add_done_callback(settle)
-        with _cancelled_on_error(pushing.future):
+        started = self._sync.start(call)
+        started.future.add_done_callback(settle)
+        with _cancelled_on_error(started.future):
             await settled.wait()
-        return pushing.outcome()
+        return started.outcome()
+
+    async def _pull_in_thread(self, call: Pull) -> None:
+        loop = asyncio.get_running_loop()
+        stream = self._sync.start_pull(call)
+
+        def read() -> None:
+            for message in stream:
+                # Waited for: a slow listener slows the engine down, and nothing piles up in between.
+                asyncio.run_coroutine_threadsafe(_taken(call, message), loop).result()
+
+        # Not the loop's own threads: streams that stand still would keep them from all others.
+        own = ThreadPoolExecutor(1, "stepbox-stream")
+        try:
+            with _cancelled_on_error(stream):
+                await loop.run_in_executor(own, read)
+        finally:
+            own.shutdown(wait=False)
 
     def _stub(self, kind: str, method: Method[Any, Any]) -> Any:
         loop = asyncio.get_running_loop()
@@ -153,6 +176,24 @@ class AsyncTransport:
         if channel is None:
             channel = self._channels[loop] = grpc.aio.insecure_channel(self._target, options=OPTIONS)
         return _stub(channel, kind, method)
+
+
+async def _taken(call: Pull, message: Message) -> None:
+    outcome = call.take(message)
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+# Asynchronous gRPC has one poller for a process, which does not survive a fork: a child of a process that had used it
+# would crash at its first call.
+_poller_pid: int | None = None
+
+
+def _asynchronous_grpc_is_sound() -> bool:
+    global _poller_pid
+    if _poller_pid is None:
+        _poller_pid = os.getpid()
+    return _poller_pid == os.getpid()
 
 
 def _stub(channel: Any, kind: str, method: Method[Any, Any]) -> Any:
@@ -199,10 +240,10 @@ class _Source:
             raise StopIteration from None
 
 
-class _Pushing:
-    """A stream of requests on its way."""
+class _Started:
+    """A call on its way."""
 
-    def __init__(self, future: Any, source: _Source) -> None:
+    def __init__(self, future: Any, source: _Source | None) -> None:
         self.future = future
         self._source = source
 
@@ -211,6 +252,6 @@ class _Pushing:
         try:
             return self.future.result()
         except (grpc.RpcError, grpc.FutureCancelledError):
-            if self._source.error is not None:
+            if self._source is not None and self._source.error is not None:
                 raise self._source.error from None
             raise

@@ -111,6 +111,7 @@ def test_the_callers_interpreter_is_sent_for_the_host_image_alone():
         ({"workspace": ""}, "an empty path"),
         ({"user": 1.5}, "must be a name or a uid"),
         ({"prewarm": 2**32}, "must be at most"),
+        ({"image": ""}, "must not be empty"),
         ({"image": None}, "the name of an image is needed"),
     ],
 )
