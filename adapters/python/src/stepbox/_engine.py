@@ -40,7 +40,7 @@ class Engine:
         self.owner_pid = os.getpid()
         token = _read_token(address)
         self._sync = SyncTransport(address.target, token)
-        self._async = AsyncTransport(address.target, token, self._sync)
+        self._async = AsyncTransport(self._sync)
         self._stopped = False
         # Those that objects of this process hold open.
         self.sessions: set[str] = set()
@@ -116,6 +116,10 @@ class Engine:
             return await self._async.perform(call)
         except grpc.RpcError as failed:
             error = error_of(cast("FailedCall", failed))
+        except (grpc.FutureCancelledError, ValueError) as failed:
+            if not self._stopped:
+                raise
+            error = EngineError(str(failed), code="UNAVAILABLE")
         if _may_be_death(error) and self.process is not None:
             await asyncio.to_thread(self.has_ended, within_s=_DEATH_S)
         raise self._explained(error, session) from None

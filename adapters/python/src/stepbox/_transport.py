@@ -1,20 +1,16 @@
-"""Carrying calls out over gRPC: one synchronous channel, and one asynchronous channel a running event loop."""
+"""Carrying calls out over gRPC: one channel for all threads and event loops of a process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
-import os
 import threading
 import traceback
-import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
 from stepbox._calls import Call, Method, Pull, Push, Unary
@@ -109,91 +105,71 @@ class SyncTransport:
 
 
 class AsyncTransport:
-    """A channel for each event loop that calls: a channel belongs to the loop that made it."""
+    """The same channel for any event loop: a call is begun, and its loop is told when it is done.
 
-    def __init__(self, target: str, token: str | None, sync: SyncTransport) -> None:
-        self._target = target
+    Not `grpc.aio`: the one poller that it has for a process does not survive a fork. A child of a process that had used
+    it crashes at its first call, and even synchronous calls fail there.
+    """
+
+    def __init__(self, sync: SyncTransport) -> None:
         self._sync = sync
-        self._metadata = metadata_of(token)
-        self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, grpc.aio.Channel] = (
-            weakref.WeakKeyDictionary()
-        )
 
     async def perform(self, call: Call) -> Any:
         """Carries a call out; raises `grpc.RpcError`. Cancelling the task cancels the call."""
-        if not _asynchronous_grpc_is_sound():
-            return await (self._pull_in_thread(call) if isinstance(call, Pull) else self._by_future(call))
-        if isinstance(call, Unary):
-            return await self._stub("unary_unary", call.method)(
-                call.request, timeout=call.deadline_s, metadata=self._metadata
-            )
         if isinstance(call, Pull):
-            stream = self._stub("unary_stream", call.method)(
-                call.request, timeout=call.deadline_s, metadata=self._metadata
-            )
-            with _cancelled_on_error(stream):
-                async for message in stream:
-                    await _taken(call, message)
-            return None
-        # An asynchronous stream that the engine answers before it took all of it loses the answer for an error of its
-        # own; and so a file of the host is read without holding up the loop.
-        return await self._by_future(call)
-
-    async def _by_future(self, call: Unary | Push) -> Any:
-        loop = asyncio.get_running_loop()
-        settled = asyncio.Event()
-
-        def settle(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
-                loop.call_soon_threadsafe(settled.set)
-
+            return await self._pull(call)
+        done = _Done()
         started = self._sync.start(call)
-        started.future.add_done_callback(settle)
+        started.future.add_done_callback(lambda _: done.settle(None))
         with _cancelled_on_error(started.future):
-            await settled.wait()
+            await done.future
         return started.outcome()
 
-    async def _pull_in_thread(self, call: Pull) -> None:
-        loop = asyncio.get_running_loop()
+    async def _pull(self, call: Pull) -> None:
+        done = _Done()
         stream = self._sync.start_pull(call)
 
         def read() -> None:
-            for message in stream:
-                # Waited for: a slow listener slows the engine down, and nothing piles up in between.
-                asyncio.run_coroutine_threadsafe(_taken(call, message), loop).result()
+            try:
+                for message in stream:
+                    # Waited for: a slow listener slows the engine down, and nothing piles up in between.
+                    asyncio.run_coroutine_threadsafe(_taken(call, message), done.loop).result()
+            except Exception as error:
+                done.settle(error)
+            else:
+                done.settle(None)
 
-        # Not the loop's own threads: streams that stand still would keep them from all others.
-        own = ThreadPoolExecutor(1, "stepbox-stream")
-        try:
-            with _cancelled_on_error(stream):
-                await loop.run_in_executor(own, read)
-        finally:
-            own.shutdown(wait=False)
+        # A thread of its own: streams that stand still would keep the loop's from all others. A daemon, because a
+        # program that ends in the midst of a stream does not wait for it.
+        threading.Thread(target=read, name="stepbox-stream", daemon=True).start()
+        with _cancelled_on_error(stream):
+            await done.future
 
-    def _stub(self, kind: str, method: Method[Any, Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        channel = self._channels.get(loop)
-        if channel is None:
-            channel = self._channels[loop] = grpc.aio.insecure_channel(self._target, options=OPTIONS)
-        return _stub(channel, kind, method)
+
+class _Done:
+    """The end of a call, told from another thread to the loop that waits for it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def settle(self, error: Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+            self.loop.call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
 
 
 async def _taken(call: Pull, message: Message) -> None:
     outcome = call.take(message)
     if inspect.isawaitable(outcome):
         await outcome
-
-
-# Asynchronous gRPC has one poller for a process, which does not survive a fork: a child of a process that had used it
-# would crash at its first call.
-_poller_pid: int | None = None
-
-
-def _asynchronous_grpc_is_sound() -> bool:
-    global _poller_pid
-    if _poller_pid is None:
-        _poller_pid = os.getpid()
-    return _poller_pid == os.getpid()
 
 
 def _stub(channel: Any, kind: str, method: Method[Any, Any]) -> Any:

@@ -138,6 +138,7 @@ def test_client_and_engine_carry_one_version():
 
 
 def test_the_stubs_are_current():
+    pytest.importorskip("grpc_tools", reason="the generator of the stubs is not installed")
     script = Path(__file__).parents[2] / "scripts" / "generate_stubs.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
     assert (done.stderr, done.returncode) == ("", 0)
