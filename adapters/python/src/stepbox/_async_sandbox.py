@@ -1,0 +1,222 @@
+"""The asynchronous face: `AsyncSandbox`. Its operations are those of `Sandbox`; only the waiting differs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stepbox import _operations as operations
+from stepbox import _options
+from stepbox._errors import SessionLost
+from stepbox._session import Lease
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self, Unpack
+
+    from stepbox._calls import Operation
+    from stepbox._options import SandboxOptions
+    from stepbox._results import ExecutionResult, FileStat, Limit
+    from stepbox._session import Session
+    from stepbox._shapes import HostPath
+
+_T = TypeVar("_T")
+
+
+class AsyncSandbox:
+    """`Sandbox` for asyncio: the same options, methods and results.
+
+        async with AsyncSandbox(memory_mb=256) as sandbox:
+            result = await sandbox.run_code("print(1 + 1)")
+
+    An option that does not exist is refused at once; all others are checked by `async with` or `open()`. Cancelling the
+    task that awaits a step kills the step and raises `CancelledError`. One object may be used from several event loops.
+
+    Args:
+        **options: As for `Sandbox`.
+
+    Raises:
+        TypeError: There is no such option; the text lists the ones there are.
+    """
+
+    def __init__(self, **options: Unpack[SandboxOptions]) -> None:
+        _options.check_names(options, callee="AsyncSandbox")
+        self._options: dict[str, Any] = dict(options)
+        self._lease = Lease(self._options)
+
+    # ---- life ----
+
+    async def open(self) -> Self:
+        """Checks the options and makes the session. Opening one that is open already changes nothing.
+
+        Raises:
+            SandboxError: Options are wrong or setup failed; `violations` has all mistakes.
+            MountRefused: A mount or the workspace may not be had.
+            EngineError: The engine could not be found, started or reached, or the host cannot make sandboxes.
+        """
+        if self._lease.is_open():
+            return self
+        engine = await asyncio.to_thread(self._lease.engine)
+        facts = await engine.adrive(operations.create_session(self._options, same_host=engine.same_host))
+        if self._lease.is_open():  # another task was faster
+            await engine.adrive(operations.close_session(facts))
+        else:
+            self._lease.hold(facts)
+        return self
+
+    async def close(self) -> None:
+        """Stops the steps that run, and removes the session and what it owns. A given workspace stays."""
+        session = self._lease.give_up()
+        try:
+            if session is not None:
+                await session.engine.adrive(operations.close_session(session), session)
+        except SessionLost:
+            pass  # what was to be closed is gone
+        finally:
+            self._lease.release()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- what it is ----
+
+    @property
+    def id(self) -> str | None:
+        """The session's id, or None when it is not open."""
+        session = self._lease.session
+        return session.id if session is not None else None
+
+    @property
+    def workspace(self) -> str | None:
+        """The host path of a given workspace, or None for a private one."""
+        return _options.workspace_path(self._options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given, and the defaults of the rest."""
+        return {**_options.DEFAULTS, **self._options}
+
+    @property
+    def limits(self) -> dict[str, Limit]:
+        """What is enforced, and by what: `memory`, `pids`, `cpu`, `workspace`. Empty before it is open."""
+        session = self._lease.session
+        return dict(session.limits) if session is not None else {}
+
+    @property
+    def isolation(self) -> list[str]:
+        """The layers that are in force. Empty before it is open."""
+        session = self._lease.session
+        return list(session.isolation) if session is not None else []
+
+    def __repr__(self) -> str:
+        return f"<stepbox.AsyncSandbox {self.id or 'not open'}>"
+
+    # ---- steps ----
+
+    async def run_code(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        args: Sequence[str | bytes | os.PathLike[str]] = (),
+        timeout_s: float | None = None,
+        memory_mb: int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: HostPath | None = None,
+        user: str | None = None,
+        stdin: bytes | str | None = None,
+        on_stdout: Callable[[bytes], object] | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> ExecutionResult:
+        """Runs source code in a fresh sandbox on the workspace, as `Sandbox.run_code`.
+
+        What a callback gives back is awaited when it can be.
+        """
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        request = operations.run_code_request(code, language, args, options)
+        return await self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
+
+    async def run(
+        self,
+        argv: Sequence[str | bytes | os.PathLike[str]],
+        *,
+        timeout_s: float | None = None,
+        memory_mb: int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: HostPath | None = None,
+        user: str | None = None,
+        stdin: bytes | str | None = None,
+        on_stdout: Callable[[bytes], object] | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> ExecutionResult:
+        """Runs a program by its arguments, with no shell. The rest is as for `run_code`."""
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        request = operations.run_request(argv, options)
+        return await self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
+
+    # ---- files of the workspace: as those of `Sandbox` ----
+
+    async def write_file(self, path: HostPath, data: bytes | str, *, mode: int | None = None) -> int:
+        """Writes a file: it appears whole or not at all. Parents are made. Gives back its size in bytes."""
+        return await self._drive(lambda session: operations.write_file(session, path, data, mode))
+
+    async def read_file(
+        self, path: HostPath, *, offset: int = 0, length: int | None = None, max_bytes: int | None = None
+    ) -> bytes:
+        """Reads a file, or a range of it. A file above `max_bytes` (1 GiB when None) is refused."""
+        return await self._drive(lambda session: operations.read_file(session, path, offset, length, max_bytes))
+
+    async def read_text(self, path: HostPath, *, errors: str = "strict") -> str:
+        """Reads a file as UTF-8."""
+        return (await self.read_file(path)).decode("utf-8", errors)
+
+    async def list_files(self, subdir: HostPath = "") -> list[str]:
+        """The regular files below a directory, recursively, each relative to the workspace."""
+        return await self._drive(lambda session: operations.list_files(session, subdir))
+
+    async def stat(self, path: HostPath) -> FileStat:
+        """What one entry is. A link is not followed."""
+        return await self._drive(lambda session: operations.stat(session, path))
+
+    async def exists(self, path: HostPath) -> bool:
+        """Whether there is an entry of this name; a link counts, wherever it leads."""
+        return await self._drive(lambda session: operations.exists(session, path))
+
+    async def make_dir(self, path: HostPath) -> None:
+        """Makes a directory and its parents; one that is there already is fine."""
+        await self._drive(lambda session: operations.make_dir(session, path))
+
+    async def remove(self, path: HostPath, *, recursive: bool = False) -> None:
+        """Removes a file, a link or an empty directory; with `recursive`, a directory and what is in it."""
+        await self._drive(lambda session: operations.remove(session, path, recursive))
+
+    async def move(self, source: HostPath, target: HostPath, *, replace: bool = False) -> None:
+        """Moves an entry; without `replace`, an existing target is refused."""
+        await self._drive(lambda session: operations.move(session, source, target, replace))
+
+    async def upload(self, local: HostPath, path: HostPath) -> int:
+        """Copies a file of the host into the workspace, in bounded memory. Gives back its size in bytes."""
+        return await self._drive(lambda session: operations.upload(session, local, path))
+
+    async def download(self, path: HostPath, local: HostPath) -> int:
+        """Copies a file of the workspace to the host, in bounded memory. Gives back its size in bytes."""
+        return await self._drive(lambda session: operations.download(session, path, local))
+
+    async def _drive(self, operation: Callable[[Session], Operation[_T]]) -> _T:
+        session = self._lease.require()
+        return await session.engine.adrive(operation(session), session)
+
+
+AsyncSandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]

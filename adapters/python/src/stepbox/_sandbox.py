@@ -1,0 +1,258 @@
+"""The synchronous face: `Sandbox` and the one-shot `run_code`."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stepbox import _operations as operations
+from stepbox import _options
+from stepbox._errors import SessionLost
+from stepbox._session import Lease
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self, Unpack
+
+    from stepbox._calls import Operation
+    from stepbox._options import SandboxOptions
+    from stepbox._results import ExecutionResult, FileStat, Limit
+    from stepbox._session import Session
+    from stepbox._shapes import HostPath
+
+_T = TypeVar("_T")
+
+
+class Sandbox:
+    """A session of sandboxes: a workspace, limits and an image that outlive its steps.
+
+        with Sandbox(memory_mb=256, timeout_s=10) as sandbox:
+            result = sandbox.run_code("print(1 + 1)")
+
+    Options are given by keyword. A limit that is left out takes its default; None is "uncapped". All options are
+    checked when the object is made, and all mistakes are reported together; nothing is made before `with` or `open()`.
+    The object is thread-safe and its steps may overlap.
+
+    Args:
+        **options: `image`, `workspace`, `memory_mb`, `cpus`, `pids`, `timeout_s`, `network`, `mounts`, `tmpfs`, `env`,
+            `files` (written when it opens), and the rest: see the signature.
+
+    Raises:
+        TypeError: There is no such option; the text lists the ones there are.
+        SandboxError: Options are wrong; `violations` has all mistakes.
+        MountRefused: A mount or the workspace may not be had.
+        EngineError: The engine could not be found, started or reached.
+    """
+
+    def __init__(self, **options: Unpack[SandboxOptions]) -> None:
+        _options.check_names(options)
+        self._options: dict[str, Any] = dict(options)
+        self._lease = Lease(self._options)
+        self._opening = threading.Lock()
+        try:
+            engine = self._lease.engine()
+            self._checked = engine.drive(operations.check_spec(self._options, same_host=engine.same_host))
+        except BaseException:
+            self._lease.release()
+            raise
+
+    # ---- life ----
+
+    def open(self) -> Self:
+        """Makes the session. Opening one that is open already changes nothing.
+
+        Raises:
+            SandboxError: Setup failed or options are refused.
+            EngineError: The host cannot make sandboxes: the text says why, and what mends it.
+        """
+        with self._opening:
+            if not self._lease.is_open():
+                engine = self._lease.engine()
+                self._lease.hold(engine.drive(operations.create_session(self._options, same_host=engine.same_host)))
+        return self
+
+    def close(self) -> None:
+        """Stops the steps that run, and removes the session and what it owns. A given workspace stays."""
+        with self._opening:
+            session = self._lease.give_up()
+            try:
+                if session is not None:
+                    session.engine.drive(operations.close_session(session), session)
+            except SessionLost:
+                pass  # what was to be closed is gone
+            finally:
+                self._lease.release()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- what it is ----
+
+    @property
+    def id(self) -> str | None:
+        """The session's id, or None when it is not open."""
+        session = self._lease.session
+        return session.id if session is not None else None
+
+    @property
+    def workspace(self) -> str | None:
+        """The host path of a given workspace, or None for a private one."""
+        return _options.workspace_path(self._options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given, and the defaults of the rest."""
+        return {**_options.DEFAULTS, **self._options}
+
+    @property
+    def limits(self) -> dict[str, Limit]:
+        """What is enforced, and by what: `memory`, `pids`, `cpu`, `workspace`."""
+        return dict((self._lease.session or self._checked).limits)
+
+    @property
+    def isolation(self) -> list[str]:
+        """The layers that are in force."""
+        return list((self._lease.session or self._checked).isolation)
+
+    def __repr__(self) -> str:
+        return f"<stepbox.Sandbox {self.id or 'not open'}>"
+
+    # ---- steps ----
+
+    def run_code(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        args: Sequence[str | bytes | os.PathLike[str]] = (),
+        timeout_s: float | None = None,
+        memory_mb: int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: HostPath | None = None,
+        user: str | None = None,
+        stdin: bytes | str | None = None,
+        on_stdout: Callable[[bytes], object] | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> ExecutionResult:
+        """Runs source code in a fresh sandbox on the workspace.
+
+        Args:
+            code: The source, of any size.
+            language: `python`, `bash`, `sh` or `javascript`.
+            args: What the code sees after its own name.
+            timeout_s: Seconds for this step; None is the session's.
+            memory_mb: MiB for this step; None is the session's.
+            env: Added to the session's; the later wins.
+            cwd: In the sandbox; relative to `/workspace`.
+            user: Name or `uid[:gid]` in the image.
+            stdin: What the code reads; None is end of file at once.
+            on_stdout: Called with each piece of standard output as it comes.
+            on_stderr: The same of standard error.
+
+        Raises:
+            SandboxError: A wrong argument, or the sandbox is not open. The code did not run.
+            EngineError: The engine could not serve the call.
+            SessionLost: The session is gone.
+        """
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        request = operations.run_code_request(code, language, args, options)
+        return self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
+
+    def run(
+        self,
+        argv: Sequence[str | bytes | os.PathLike[str]],
+        *,
+        timeout_s: float | None = None,
+        memory_mb: int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: HostPath | None = None,
+        user: str | None = None,
+        stdin: bytes | str | None = None,
+        on_stdout: Callable[[bytes], object] | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> ExecutionResult:
+        """Runs a program by its arguments, with no shell. The rest is as for `run_code`."""
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        request = operations.run_request(argv, options)
+        return self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
+
+    # ---- files of the workspace ----
+    # A path is relative to the workspace, or absolute below /workspace. A failed call raises a SandboxError that bears
+    # a `reason` and is also the builtin of the same meaning (FileNotFoundError, IsADirectoryError, …).
+
+    def write_file(self, path: HostPath, data: bytes | str, *, mode: int | None = None) -> int:
+        """Writes a file: it appears whole or not at all. Parents are made. Gives back its size in bytes."""
+        return self._drive(lambda session: operations.write_file(session, path, data, mode))
+
+    def read_file(
+        self, path: HostPath, *, offset: int = 0, length: int | None = None, max_bytes: int | None = None
+    ) -> bytes:
+        """Reads a file, or a range of it. A file above `max_bytes` (1 GiB when None) is refused."""
+        return self._drive(lambda session: operations.read_file(session, path, offset, length, max_bytes))
+
+    def read_text(self, path: HostPath, *, errors: str = "strict") -> str:
+        """Reads a file as UTF-8."""
+        return self.read_file(path).decode("utf-8", errors)
+
+    def list_files(self, subdir: HostPath = "") -> list[str]:
+        """The regular files below a directory, recursively, each relative to the workspace."""
+        return self._drive(lambda session: operations.list_files(session, subdir))
+
+    def stat(self, path: HostPath) -> FileStat:
+        """What one entry is. A link is not followed."""
+        return self._drive(lambda session: operations.stat(session, path))
+
+    def exists(self, path: HostPath) -> bool:
+        """Whether there is an entry of this name; a link counts, wherever it leads."""
+        return self._drive(lambda session: operations.exists(session, path))
+
+    def make_dir(self, path: HostPath) -> None:
+        """Makes a directory and its parents; one that is there already is fine."""
+        self._drive(lambda session: operations.make_dir(session, path))
+
+    def remove(self, path: HostPath, *, recursive: bool = False) -> None:
+        """Removes a file, a link or an empty directory; with `recursive`, a directory and what is in it."""
+        self._drive(lambda session: operations.remove(session, path, recursive))
+
+    def move(self, source: HostPath, target: HostPath, *, replace: bool = False) -> None:
+        """Moves an entry; without `replace`, an existing target is refused."""
+        self._drive(lambda session: operations.move(session, source, target, replace))
+
+    def upload(self, local: HostPath, path: HostPath) -> int:
+        """Copies a file of the host into the workspace, in bounded memory. Gives back its size in bytes."""
+        return self._drive(lambda session: operations.upload(session, local, path))
+
+    def download(self, path: HostPath, local: HostPath) -> int:
+        """Copies a file of the workspace to the host, in bounded memory. Gives back its size in bytes."""
+        return self._drive(lambda session: operations.download(session, path, local))
+
+    def _drive(self, operation: Callable[[Session], Operation[_T]]) -> _T:
+        session = self._lease.require()
+        return session.engine.drive(operation(session), session)
+
+
+def run_code(code: str, language: str = "python", **options: Unpack[SandboxOptions]) -> ExecutionResult:
+    """Runs source code once, in a session of its own that is gone when this returns.
+
+    Args:
+        code: The source, of any size.
+        language: `python`, `bash`, `sh` or `javascript`.
+        **options: Those of `Sandbox`.
+    """
+    with Sandbox(**options) as sandbox:
+        return sandbox.run_code(code, language)
+
+
+Sandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]

@@ -1,0 +1,51 @@
+"""What a test looks at to know what became of a step."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+
+class Marker:
+    """A number that a test gives to what it starts, by which it finds what still runs on the host."""
+
+    def __init__(self):
+        self.number = str(secrets.randbelow(10**9) + 10**9)
+
+    def running(self):
+        """Command lines of processes that bear the number, but for those that are dead and not yet reaped."""
+        found = []
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit() or process.name == str(os.getpid()):
+                continue
+            try:
+                line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if self.number in line:
+                found.append(line)
+        return found
+
+
+def changes(result, change="created"):
+    """The paths of one kind of change, sorted."""
+    return sorted(item.path for item in result.files if item.change == change)
+
+
+def eventually(condition):
+    """Waits for what is to come about; the bound is only there for a failure."""
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def is_alive(pid):
+    """Whether a process of the host runs; one that is dead and not yet reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

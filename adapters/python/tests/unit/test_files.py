@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import stepbox
+
+
+def test_files_are_written_read_listed_and_removed(face):
+    with face() as sandbox:
+        assert sandbox.write_file("a.txt", "héllo") == 6
+        assert sandbox.write_file("d/b.bin", b"\x00\x01") == 2
+        sandbox.write_file("empty", b"")
+        assert sandbox.read_file("a.txt") == "héllo".encode()
+        assert sandbox.read_text("a.txt") == "héllo"
+        assert sandbox.read_file("empty") == b""
+        assert sandbox.read_file("a.txt", offset=3, length=2) == b"ll"
+        assert sandbox.list_files() == ["a.txt", "d/b.bin", "empty"]
+        assert sandbox.list_files("d") == ["d/b.bin"]
+        assert (sandbox.stat("a.txt").size, sandbox.stat("a.txt").kind) == (6, "file")
+        sandbox.make_dir("e")
+        sandbox.move("a.txt", "c.txt")
+        assert (sandbox.exists("a.txt"), sandbox.exists("c.txt")) == (False, True)
+        sandbox.remove("c.txt")
+        assert not sandbox.exists("c.txt")
+
+
+def test_first_files_are_there_when_it_opens(face):
+    with face(files={"a": "text", "d/b": b"bytes"}) as sandbox:
+        assert sandbox.list_files() == ["a", "d/b"]
+
+
+def test_a_session_whose_first_files_cannot_be_written_is_closed_again(face, engine_log):
+    with pytest.raises(stepbox.SandboxError, match="leaves the workspace"), face(files={"../x": "y"}):
+        pass
+    assert len(engine_log.events("CloseSession")) == len(engine_log.events("CreateSession")) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20, (1 << 20) + 1, 5_000_001])
+def test_any_size_goes_in_pieces_and_comes_back_whole(face, engine_log, size):
+    data = os.urandom(size)
+    with face() as sandbox:
+        for given in (data, bytearray(data), memoryview(data)):
+            assert sandbox.write_file("blob", given) == size
+        assert sandbox.read_file("blob") == data
+    assert max(event["largest"] for event in engine_log.events("WriteFile")) <= 1 << 20
+
+
+def test_upload_and_download_go_through_files_of_the_host(face, tmp_path):
+    local, back = tmp_path / "in", tmp_path / "out"
+    local.write_bytes(b"x" * 3_000_000)
+    with face() as sandbox:
+        assert sandbox.upload(local, "there") == 3_000_000
+        assert sandbox.download("there", str(back)) == 3_000_000
+        assert back.read_bytes() == local.read_bytes()
+        with pytest.raises(FileNotFoundError):
+            sandbox.upload(tmp_path / "missing", "there")
+        with pytest.raises(FileNotFoundError):
+            sandbox.download("missing", tmp_path / "none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_a_source_that_fails_midway_raises_its_own_error_and_writes_nothing(face, engine_log, tmp_path, monkeypatch):
+    class Failing:
+        reads = 0
+
+        def read(self, size):
+            self.reads += 1
+            if self.reads > 2:
+                raise OSError(5, "the disk is broken")
+            return b"x" * size
+
+        def fileno(self):
+            return 0
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    from stepbox import _operations
+
+    class FailingPath(type(tmp_path)):
+        def open(self, mode):
+            return Failing()
+
+    monkeypatch.setattr(_operations, "Path", FailingPath)
+    with face() as sandbox:
+        with pytest.raises(OSError, match="the disk is broken"):
+            sandbox.upload("anything", "cut")
+        assert not sandbox.exists("cut")
+        assert sandbox.run(["print", "next"]).success
+
+
+def test_names_that_are_no_text_go_both_ways(face):
+    with face() as sandbox:
+        for name in (b"bad\xff", "new\nline", "-rf", " lead", "d/" + "é" * 100, "q'\"`$x"):
+            sandbox.write_file(name, b"1")
+            assert sandbox.read_file(name) == b"1"
+        names = sandbox.list_files()
+        assert "bad\udcff" in names
+        assert all(sandbox.read_file(name) == b"1" for name in names)
+
+
+def test_a_failed_file_call_is_ours_and_pythons(face):
+    with face(files={"d/f": "x"}) as sandbox:
+        for call, builtin, reason in (
+            (lambda: sandbox.read_file("missing"), FileNotFoundError, "not_found"),
+            (lambda: sandbox.remove("missing"), FileNotFoundError, "not_found"),
+            (lambda: sandbox.read_file("d"), IsADirectoryError, "is_directory"),
+            (lambda: sandbox.read_file("secret"), PermissionError, "permission_denied"),
+            (lambda: sandbox.write_file("../x", b""), ValueError, "invalid_path"),
+            (lambda: sandbox.write_file("../x", b"x" * 30_000_000), ValueError, "invalid_path"),
+            (lambda: sandbox.read_file("d/f", max_bytes=0), OSError, "too_large"),
+        ):
+            with pytest.raises(builtin) as raised:
+                call()
+            assert isinstance(raised.value, stepbox.SandboxError)
+            assert raised.value.reason == reason
+
+
+def test_what_cannot_be_written_is_refused_before_any_call(face):
+    with face() as sandbox:
+        with pytest.raises(stepbox.SandboxError, match="data: must be bytes or str, got int 3"):
+            sandbox.write_file("a", 3)
+        with pytest.raises(stepbox.SandboxError, match="path: must be a path, got NoneType None"):
+            sandbox.read_file(None)
