@@ -173,7 +173,7 @@ def callers_interpreter() -> pb.Interpreter | None:
         return None
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
     return pb.Interpreter(
-        executable=os.fsencode(sys.executable),
+        executable=os.fsencode(os.path.abspath(sys.executable)),
         prefixes=[os.fsencode(prefix) for prefix in prefixes],
         version=platform.python_version(),
     )
