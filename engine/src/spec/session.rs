@@ -11,7 +11,8 @@ use super::request::{Cap, InterpreterRequest, MountRequest, SpecRequest};
 use super::text::{holds_nul, shown, shown_path};
 use super::tmpfs::parse_tmpfs;
 use super::{
-    PROTECTED,    Image, Interpreter, Limits, Mount, Network, SandboxSpec, Violation, Violations, WorkspaceSource,
+    Image, Interpreter, Limits, Mount, Network, PROTECTED, SandboxSpec, Violation, Violations,
+    WorkspaceSource,
 };
 
 const MEMORY_DEFAULT_MB: u64 = 512;

@@ -15,11 +15,11 @@ use stepbox_engine::workspace::{FileError, FileReason};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub const LARGE: usize = (5 << 20) + 3;
-pub const MANY: usize = 6_001;
+pub(crate) const LARGE: usize = (5 << 20) + 3;
+pub(crate) const MANY: usize = 6_001;
 
 #[derive(Clone, Debug, Default)]
-pub struct Fake(Arc<State>);
+pub(crate) struct Fake(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -27,6 +27,7 @@ struct State {
     /// Steps that wait, and steps that were cancelled.
     waiting: watch::Sender<u32>,
     cancelled: watch::Sender<u32>,
+    begun_writes: watch::Sender<u32>,
     dropped_writes: watch::Sender<u32>,
     down: CancellationToken,
 }
@@ -37,6 +38,7 @@ impl Default for State {
             table: Mutex::default(),
             waiting: watch::Sender::new(0),
             cancelled: watch::Sender::new(0),
+            begun_writes: watch::Sender::new(0),
             dropped_writes: watch::Sender::new(0),
             down: CancellationToken::new(),
         }
@@ -55,32 +57,39 @@ impl Fake {
         self.0.table.lock().expect("no panic holds it")
     }
 
-    pub async fn until_waiting(&self, count: u32) {
+    pub(crate) async fn until_waiting(&self, count: u32) {
         let mut seen = self.0.waiting.subscribe();
         seen.wait_for(|now| *now >= count)
             .await
             .expect("the sender lives");
     }
 
-    pub async fn until_cancelled(&self, count: u32) {
+    pub(crate) async fn until_cancelled(&self, count: u32) {
         let mut seen = self.0.cancelled.subscribe();
         seen.wait_for(|now| *now >= count)
             .await
             .expect("the sender lives");
     }
 
-    pub async fn until_write_dropped(&self) {
+    pub(crate) async fn until_write_begun(&self) {
+        let mut seen = self.0.begun_writes.subscribe();
+        seen.wait_for(|now| *now >= 1)
+            .await
+            .expect("the sender lives");
+    }
+
+    pub(crate) async fn until_write_dropped(&self) {
         let mut seen = self.0.dropped_writes.subscribe();
         seen.wait_for(|now| *now >= 1)
             .await
             .expect("the sender lives");
     }
 
-    pub fn is_down(&self) -> bool {
+    pub(crate) fn is_down(&self) -> bool {
         self.0.down.is_cancelled()
     }
 
-    pub fn files(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn files(&self) -> Vec<Vec<u8>> {
         self.table().files.keys().cloned().collect()
     }
 
@@ -177,7 +186,7 @@ fn missing(path: &[u8]) -> SessionError {
 }
 
 #[derive(Debug)]
-pub struct Writer {
+pub(crate) struct Writer {
     fake: Fake,
     path: Vec<u8>,
     data: Vec<u8>,
@@ -187,6 +196,7 @@ pub struct Writer {
 impl WriteFile for Writer {
     async fn write(&mut self, data: &[u8]) -> Result<(), SessionError> {
         self.data.extend_from_slice(data);
+        self.fake.0.begun_writes.send_modify(|count| *count += 1);
         Ok(())
     }
     async fn commit(mut self) -> Result<u64, SessionError> {
@@ -207,7 +217,7 @@ impl Drop for Writer {
 }
 
 #[derive(Debug)]
-pub struct Reader {
+pub(crate) struct Reader {
     size: u64,
     left: Vec<u8>,
 }

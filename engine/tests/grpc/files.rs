@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use stepbox_engine::api::pb::sandbox_client::SandboxClient;
 use stepbox_engine::api::pb::{
     ListFilesRequest, MakeDirRequest, MoveRequest, ReadFileRequest, RemoveRequest, StatFileRequest,
     WriteFileRequest,
@@ -91,21 +92,27 @@ async fn an_empty_file_is_one_message_that_says_so() {
 #[tokio::test]
 async fn a_write_that_breaks_off_leaves_nothing() {
     let served = Served::start().await;
-    let (mut client, id) = served.session().await;
+    let (_, id) = served.session().await;
     let (messages, stream) = mpsc::channel(1);
-    let call = tokio::spawn(async move { client.write_file(ReceiverStream::new(stream)).await });
+    let (uri, bearer) = (
+        format!("unix://{}", served.socket().display()),
+        served.token(),
+    );
+    // A client with a runtime of its own, which dies with its connection.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.spawn(async move {
+        let endpoint = tonic::transport::Endpoint::from_shared(uri).expect("an address");
+        let channel = endpoint.connect().await.expect("connected");
+        let mut client = SandboxClient::with_interceptor(channel, bearer);
+        client.write_file(ReceiverStream::new(stream)).await
+    });
     messages
         .send(first(&id, b"half", b"data"))
         .await
         .expect("sent");
-    messages.send(more(b"more".to_vec())).await.expect("sent");
-    // The third is taken only when the first is on its way.
-    messages.send(more(b"more".to_vec())).await.expect("sent");
-    call.abort();
-    let _ = call.await;
-    drop(messages);
-    let served_fake = served.fake.clone();
-    served_fake.until_write_dropped().await;
+    served.fake.until_write_begun().await;
+    runtime.shutdown_background();
+    served.fake.until_write_dropped().await;
     assert_eq!(served.fake.files(), Vec::<Vec<u8>>::new());
     served.stop().await;
 }

@@ -17,11 +17,11 @@ use tonic::{Request, Status};
 
 use crate::fake::Fake;
 
-pub type Client = SandboxClient<InterceptedService<Channel, Bearer>>;
+pub(crate) type Client = SandboxClient<InterceptedService<Channel, Bearer>>;
 
 /// Adds a token to every call.
 #[derive(Clone)]
-pub struct Bearer(pub Option<MetadataValue<Ascii>>);
+pub(crate) struct Bearer(pub(crate) Option<MetadataValue<Ascii>>);
 
 impl tonic::service::Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
@@ -34,20 +34,20 @@ impl tonic::service::Interceptor for Bearer {
     }
 }
 
-pub struct Served {
-    pub fake: Fake,
-    pub ready: Ready,
-    pub dir: tempfile::TempDir,
+pub(crate) struct Served {
+    pub(crate) fake: Fake,
+    pub(crate) ready: Ready,
+    pub(crate) dir: tempfile::TempDir,
     stop: CancellationToken,
     task: JoinHandle<Result<(), ServeError>>,
 }
 
 impl Served {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(ServeFlags::default()).await
     }
 
-    pub async fn with(flags: ServeFlags) -> Self {
+    pub(crate) async fn with(flags: ServeFlags) -> Self {
         let dir = tempfile::tempdir().expect("tempdir");
         let environment = Environment {
             temp: Some(dir.path().to_owned()),
@@ -83,12 +83,12 @@ impl Served {
         }
     }
 
-    pub fn token(&self) -> Bearer {
+    pub(crate) fn token(&self) -> Bearer {
         let token = std::fs::read_to_string(&self.ready.token_file).expect("token");
         Bearer(Some(format!("Bearer {token}").parse().expect("ascii")))
     }
 
-    pub async fn channel(&self) -> Channel {
+    pub(crate) async fn channel(&self) -> Channel {
         let uri = match self.ready.endpoint.strip_prefix("unix:") {
             Some(path) => format!("unix://{path}"),
             None => format!("http://{}", self.ready.endpoint),
@@ -97,17 +97,17 @@ impl Served {
         endpoint.connect().await.expect("connected")
     }
 
-    pub async fn client_with(&self, bearer: Bearer) -> Client {
+    pub(crate) async fn client_with(&self, bearer: Bearer) -> Client {
         SandboxClient::with_interceptor(self.channel().await, bearer)
             .max_decoding_message_size(8 << 20)
     }
 
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         self.client_with(self.token()).await
     }
 
     /// A client with a session, by its id.
-    pub async fn session(&self) -> (Client, String) {
+    pub(crate) async fn session(&self) -> (Client, String) {
         let mut client = self.client().await;
         let request = CreateSessionRequest {
             spec: Some(SandboxSpec::default()),
@@ -117,7 +117,7 @@ impl Served {
         (client, id)
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.ready
             .endpoint
             .strip_prefix("unix:")
@@ -126,12 +126,12 @@ impl Served {
     }
 
     /// Stops the server, and says that it left nothing behind.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.ended().await;
     }
 
-    pub async fn ended(self) {
+    pub(crate) async fn ended(self) {
         self.task.await.expect("no panic").expect("served");
         assert!(self.fake.is_down(), "the engine is shut down");
         let left: Vec<_> = std::fs::read_dir(self.dir.path()).expect("dir").collect();
@@ -140,7 +140,7 @@ impl Served {
     }
 }
 
-pub fn argv(session_id: &str, words: &[&str]) -> RunRequest {
+pub(crate) fn argv(session_id: &str, words: &[&str]) -> RunRequest {
     RunRequest {
         session_id: session_id.into(),
         argv: words
