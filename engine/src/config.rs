@@ -8,6 +8,9 @@ use std::time::Duration;
 /// Calls in flight at once, unless `--max-calls` says else.
 pub const MAX_CALLS: usize = 1024;
 
+/// What calls in flight get to finish by themselves when the engine is told to end.
+pub const DRAIN: Duration = Duration::from_secs(5);
+
 /// Every environment variable that the engine reads, with what it is for.
 pub const ENVIRONMENT: [(&str, &str); 7] = [
     (
@@ -120,6 +123,8 @@ pub struct ServeConfig {
     /// Resolved directories that callers over TCP may name.
     pub allow_host_paths: Vec<PathBuf>,
     pub max_calls: usize,
+    /// What calls in flight get to finish by themselves.
+    pub drain: Duration,
     pub environment: Environment,
 }
 
@@ -221,6 +226,7 @@ impl ServeConfig {
             idle_exit,
             allow_host_paths,
             max_calls: max_calls.unwrap_or(MAX_CALLS),
+            drain: DRAIN,
             environment,
         })
     }

@@ -187,6 +187,7 @@ impl RuntimeDir {
     fn try_make(base: &Path) -> io::Result<Self> {
         let new = tempfile::Builder::new()
             .prefix(NEW_PREFIX)
+            .permissions(Permissions::from_mode(0o700))
             .tempdir_in(base)?;
         let lock = File::create_new(new.path().join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;

@@ -37,8 +37,6 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Flow control: a whole reply is on its way before the first acknowledgement.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
-/// What calls in flight get to finish by themselves.
-const DRAIN: Duration = Duration::from_secs(5);
 /// What stopping the sandboxes may take.
 const STOP: Duration = Duration::from_secs(20);
 /// What the last answers get to be sent.
@@ -189,7 +187,7 @@ async fn serve_and_drain<B: Backend>(
     if end == End::Signal {
         tokio::select! {
             () = drained(&running.activity) => {}
-            () = tokio::time::sleep(DRAIN) => {}
+            () = tokio::time::sleep(config.drain) => {}
             // Asked twice: at once.
             () = signals.next() => {}
         }

@@ -164,7 +164,8 @@ fn with_metadata(
 
 fn clip(mut text: String, most: usize) -> String {
     if text.len() > most {
-        text.truncate(text.floor_char_boundary(most));
+        let at = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(at.unwrap_or(0));
         text.push('…');
     }
     text

@@ -25,6 +25,18 @@ pub use text::{shown, shown_path};
 pub use tmpfs::shm_size;
 pub use violations::Violations;
 
+/// Files of the caller's own tools that run or steer them: read-only in a given workspace unless `protect` says else.
+pub const PROTECTED: [&str; 8] = [
+    ".git/hooks",
+    ".git/config",
+    ".envrc",
+    ".vscode",
+    ".idea",
+    ".husky",
+    ".mcp.json",
+    ".claude",
+];
+
 /// One mistake in a request: which field, and what would be right.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Violation {

@@ -11,7 +11,8 @@ use super::request::{Cap, InterpreterRequest, MountRequest, SpecRequest};
 use super::text::{holds_nul, shown, shown_path};
 use super::tmpfs::parse_tmpfs;
 use super::{
-    Image, Interpreter, Limits, Mount, Network, SandboxSpec, Violation, Violations, WorkspaceSource,
+    Image, Interpreter, Limits, Mount, Network, PROTECTED, SandboxSpec, Violation, Violations,
+    WorkspaceSource,
 };
 
 const MEMORY_DEFAULT_MB: u64 = 512;
@@ -26,18 +27,6 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 const TIMEOUT_MOST_S: f64 = 604_800.0;
 const OUTPUT_DEFAULT: u64 = 64 << 20;
 const OUTPUT_MOST: u64 = 1 << 30;
-
-/// Files of the caller's own tools that run or steer them, read-only in a given workspace unless `protect` says else.
-const PROTECT_DEFAULT: [&str; 8] = [
-    ".git/hooks",
-    ".git/config",
-    ".envrc",
-    ".vscode",
-    ".idea",
-    ".husky",
-    ".mcp.json",
-    ".claude",
-];
 
 /// Parses a session's options.
 ///
@@ -193,7 +182,7 @@ pub(super) fn parse_timeout(seconds: f64) -> Result<Duration, String> {
 
 fn parse_protect(protect: Option<&[String]>, violations: &mut Violations) -> Vec<String> {
     let Some(names) = protect else {
-        return PROTECT_DEFAULT.map(str::to_owned).to_vec();
+        return PROTECTED.map(str::to_owned).to_vec();
     };
     let mut parsed = Vec::new();
     for name in names {

@@ -13,17 +13,7 @@ use super::path::split;
 use super::{FileError, Tree, beneath, display, rights};
 use crate::outcome::{ChangeKind, FileChange, FileKind};
 
-/// The paths of a caller's workspace that are bound read-only when present, unless the caller says otherwise.
-pub const PROTECTED: &[&str] = &[
-    ".git/hooks",
-    ".git/config",
-    ".envrc",
-    ".vscode",
-    ".idea",
-    ".husky",
-    ".mcp.json",
-    ".claude",
-];
+pub use crate::spec::PROTECTED;
 
 /// A name, at any depth, and what acts on it.
 struct Rule {
