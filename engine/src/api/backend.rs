@@ -1,6 +1,7 @@
 //! What the services call: the engine, or a stand-in that makes no sandboxes.
 
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -29,6 +30,10 @@ pub trait Backend: Clone + Send + Sync + 'static {
     type Writer: WriteFile;
     type Reader: ReadFile;
 
+    /// Where socket and token are unless the caller says else; 0700, and the engine's to remove.
+    fn state_directory(&self) -> &Path;
+    /// All directories of the engine's own: no sandbox may have a part of them.
+    fn directories(&self) -> Vec<PathBuf>;
     fn check(&self, spec: &SandboxSpec) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError>;
     fn create_session(
         &self,
@@ -116,6 +121,14 @@ impl ReadFile for FileRead {
 impl Backend for Engine {
     type Writer = FileWrite;
     type Reader = FileRead;
+
+    fn state_directory(&self) -> &Path {
+        Engine::state_directory(self)
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        Engine::directories(self)
+    }
 
     fn check(&self, spec: &SandboxSpec) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
         Self::check(self, spec)

@@ -224,12 +224,13 @@ async fn start<B: Backend>(
     host: HostInfo,
     engine: &B,
 ) -> Result<Running, ServeError> {
-    let mut leftovers = Leftovers::new(&config.environment);
+    let mut leftovers = Leftovers::new(engine.state_directory());
     let token = Token::generate().map_err(ServeError::Token)?;
     let token_file = leftovers.token_file(config.token_file.as_deref(), &token)?;
     let bound = Bound::listen(&config.endpoint, &mut leftovers).await?;
     let mut engine_dirs = config.environment.engine_dirs();
-    engine_dirs.extend(leftovers.places());
+    engine_dirs.extend(engine.directories());
+    engine_dirs.extend_from_slice(leftovers.places());
     let access = match bound {
         Bound::Unix(..) => HostAccess::Own,
         Bound::Tcp(..) => HostAccess::Below(config.allow_host_paths.clone()),

@@ -106,7 +106,10 @@ impl Order {
 }
 
 fn language_of(file: Option<&Path>) -> &'static str {
-    match file.and_then(Path::extension).and_then(|ending| ending.to_str()) {
+    match file
+        .and_then(Path::extension)
+        .and_then(|ending| ending.to_str())
+    {
         Some("sh") => "sh",
         Some("bash") => "bash",
         Some("js" | "mjs" | "cjs") => "javascript",

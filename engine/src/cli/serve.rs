@@ -29,7 +29,10 @@ pub fn leave_session() {
 /// The server could not start, or its transport failed.
 pub async fn serve(config: ServeConfig, engine: Engine) -> Result<(), ServeError> {
     let host = HostInfo {
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        kernel: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
         root: engine.mode() == Mode::Root,
         probes: Vec::new(),
         limit_mechanisms: engine.limit_mechanisms(),

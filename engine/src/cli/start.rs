@@ -56,7 +56,9 @@ impl Foundation {
         work: impl FnOnce(Engine) -> F,
     ) -> Result<ExitCode, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(std::thread::available_parallelism().map_or(2, |count| count.get().min(8)))
+            .worker_threads(
+                std::thread::available_parallelism().map_or(2, |count| count.get().min(8)),
+            )
             .enable_all()
             .build()
             .map_err(StartError::Runtime)?;

@@ -31,7 +31,12 @@ pub fn main_on_stdin() -> ! {
 fn take_stdin() -> std::io::Result<std::os::fd::OwnedFd> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let engine = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let null = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let null = openat(
+        CWD,
+        "/dev/null",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     rustix::stdio::dup2_stdin(&null)?;
     Ok(engine)
 }

@@ -6,10 +6,26 @@ use std::io;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
+use crate::spec::Interpreter;
+
 /// The uid and gid that the code sees.
 pub const BOX_ID: u32 = 1000;
 /// The name of that id in the sandbox's passwd and group files.
 pub const BOX_NAME: &str = "user";
+
+/// The home of that name. A caller whose interpreter lies below a directory of the same name gets another, so that
+/// neither covers the other.
+#[must_use]
+pub fn home(interpreter: Option<&Interpreter>) -> &'static str {
+    const HOME: &str = "/home/user";
+    let taken = interpreter.is_some_and(|interpreter| {
+        interpreter
+            .prefixes
+            .iter()
+            .any(|prefix| prefix.starts_with(HOME))
+    });
+    if taken { "/home/sandbox" } else { HOME }
+}
 
 /// Ids that one realm takes when the map is wide enough: then on-disk owners below this number keep their numbers.
 const BLOCK: u32 = 65_536;

@@ -72,7 +72,8 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     build(spec)?;
     let mut stack = Stack::new();
     tell(engine, &FromInit::Ready)?;
-    let Some((ToInit::Go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
+    let Some((ToInit::Go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")?
+    else {
         return Ok(());
     };
     let (streams, rest) = split(descriptors)?;

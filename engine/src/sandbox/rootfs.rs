@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::mount::MountAttrFlags;
 use serde::{Deserialize, Serialize};
 
-use super::identity::{BOX_ID, BOX_NAME};
+use super::identity::{BOX_ID, BOX_NAME, home};
 use super::plan::{Context, ROOT, Step, StepError};
 use super::tree;
 use crate::spec::Interpreter;
@@ -77,7 +77,6 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("dev", 0o755),
     ("etc", 0o755),
     ("home", 0o755),
-    ("home/user", 0o755),
     ("media", 0o755),
     ("mnt", 0o755),
     ("opt", 0o755),
@@ -169,6 +168,8 @@ impl Builder<'_> {
         for (name, mode) in DIRECTORIES {
             self.directory(name, *mode)?;
         }
+        let home = home(self.spec.interpreter.as_ref());
+        self.directory(home.trim_start_matches('/'), 0o755)?;
         for point in &self.spec.mount_points {
             let named = |error| {
                 StepError::new(
@@ -242,9 +243,10 @@ impl Builder<'_> {
 
     fn etc(&self) -> Result<(), StepError> {
         let group = format!("root:x:0:\n{BOX_NAME}:x:{BOX_ID}:\nnogroup:x:65534:\n");
+        let home = home(self.spec.interpreter.as_ref());
         let passwd = format!(
             "root:x:0:0:root:/nonexistent:/bin/sh\n\
-             {BOX_NAME}:x:{BOX_ID}:{BOX_ID}:{BOX_NAME}:/home/{BOX_NAME}:/bin/sh\n\
+             {BOX_NAME}:x:{BOX_ID}:{BOX_ID}:{BOX_NAME}:{home}:/bin/sh\n\
              nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
         );
         let built = [

@@ -1,7 +1,9 @@
 //! What a sandbox's init does ahead of any step: its own `/proc`, scratch in memory, a name.
 
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 use rustix::process::{
@@ -11,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::BOX_ID;
 use super::plan::{Context, SKELETON, Step, StepError};
+use super::tree;
 use crate::spec::Tmpfs;
 
 /// Where the code's file is.
@@ -22,6 +25,8 @@ pub struct SkeletonSpec {
     pub tmpfs: Vec<Tmpfs>,
     /// Bytes of `/dev/shm`; 0: the session brings its own.
     pub shm: u64,
+    /// Mounts and interpreters below a tmpfs: they are to be seen in it. None lies below another.
+    pub shown: Vec<PathBuf>,
 }
 
 /// Kernel switches: shown, never writable.
@@ -62,10 +67,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             mount("proc", "/proc", "proc", SCRATCH | MountFlags::NOEXEC, None).at(step, "/proc")
         }
         Step::MaskProc => mask_proc(),
-        Step::MountTmpfs => spec.tmpfs.iter().try_for_each(|tmpfs| {
-            mount_tmpfs(&tmpfs.target, tmpfs.size, "1777")
-                .at(step, tmpfs.target.display().to_string())
-        }),
+        Step::MountTmpfs => mount_all_tmpfs(spec),
         Step::MountShm if spec.shm == 0 => Ok(()),
         Step::MountShm => mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm"),
         Step::MountPts => mount(
@@ -99,6 +101,51 @@ fn oom_score() -> io::Result<()> {
     )?;
     rustix::io::write(fd, b"1000")?;
     Ok(())
+}
+
+/// Mounts the outer ones first; what is to be seen in them is taken aside and put back.
+fn mount_all_tmpfs(spec: &SkeletonSpec) -> Result<(), StepError> {
+    let step = Step::MountTmpfs;
+    let mut aside: Vec<(&PathBuf, OwnedFd)> = Vec::new();
+    for path in &spec.shown {
+        let tree = open(path)
+            .and_then(|fd| tree::clone_at(fd, true))
+            .at(step, path.display().to_string())?;
+        aside.push((path, tree));
+    }
+    let mut all: Vec<_> = spec.tmpfs.iter().collect();
+    all.sort_by_key(|tmpfs| tmpfs.target.components().count());
+    for tmpfs in all {
+        let operand = tmpfs.target.display().to_string();
+        // One below another needs its mount point made there.
+        fs::create_dir_all(&tmpfs.target).at(step, operand.clone())?;
+        mount_tmpfs(&tmpfs.target, tmpfs.size, "1777").at(step, operand)?;
+    }
+    for (path, tree) in aside {
+        make_point(path, &tree)
+            .and_then(|()| tree::attach(tree, path))
+            .at(step, path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    Ok(openat(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+fn make_point(path: &Path, tree: &OwnedFd) -> io::Result<()> {
+    let mode = rustix::fs::fstat(tree)?.st_mode;
+    if rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Directory {
+        return fs::create_dir_all(path);
+    }
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(path, "")
 }
 
 fn mount_tmpfs(target: &Path, size: u64, mode: &str) -> io::Result<()> {

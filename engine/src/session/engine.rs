@@ -76,6 +76,17 @@ impl Engine {
         &self.inner.directories.state
     }
 
+    /// All directories of this engine, and those of its kind: no sandbox may have a part of them.
+    #[must_use]
+    pub fn directories(&self) -> Vec<std::path::PathBuf> {
+        let own = &self.inner.directories;
+        [&own.state, &own.scratch]
+            .into_iter()
+            .filter_map(|path| path.parent())
+            .map(std::path::Path::to_owned)
+            .collect()
+    }
+
     /// Fires when the launcher is gone: nothing can be run any more.
     #[must_use]
     pub fn launcher_lost(&self) -> &tokio_util::sync::CancellationToken {

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::sandbox::identity::BOX_NAME;
+use crate::sandbox::identity::{BOX_NAME, home};
 use crate::spec::{Interpreter, Limits};
 
 /// Where a session's caches are, on disk and kept between its steps.
 pub(super) const CACHE: &str = "/var/cache/user";
 /// Temporary files on disk, gone after the step.
 pub(super) const TEMPORARY: &str = "/var/tmp";
-pub(super) const HOME: &str = "/home/user";
 pub(super) const WORKSPACE: &str = "/workspace";
 
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -35,7 +34,7 @@ pub(super) fn build(
 ) -> Vec<(String, String)> {
     let mut variables: BTreeMap<String, String> = [
         ("ASAN_OPTIONS", "detect_leaks=0"),
-        ("HOME", HOME),
+        ("HOME", home(interpreter)),
         ("LANG", "C.UTF-8"),
         ("LOGNAME", BOX_NAME),
         ("MPLBACKEND", "Agg"),

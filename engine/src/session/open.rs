@@ -15,7 +15,8 @@ use super::{SessionError, SessionView, check, interpreter};
 use crate::pool::Keeper;
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource};
+use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource, shm_size};
+use crate::workspace::source::create_workspace;
 
 /// Directories that programs expect in the cache, as the sandbox's user's own.
 const CACHE_PARTS: &[&str] = &["cargo", "go-build", "matplotlib", "npm", "pip"];
@@ -79,7 +80,7 @@ impl Engine {
             spares.clone(),
             realm,
             root.clone(),
-            skeleton_spec(&spec),
+            skeleton_spec(&spec, interpreter.as_ref()),
             mounts.clone(),
             directory.join("slots"),
         );
@@ -150,12 +151,21 @@ fn make_directories(directory: &Path, spec: &SandboxSpec) -> Result<PathBuf, Ses
         let path = directory.join("cache").join(part);
         fs::create_dir_all(&path).map_err(failed(&path))?;
     }
-    let workspace = match &spec.workspace {
-        WorkspaceSource::Private => directory.join("workspace"),
-        WorkspaceSource::Given { path, .. } => path.clone(),
-    };
-    fs::create_dir_all(&workspace).map_err(failed(&workspace))?;
-    Ok(workspace)
+    match &spec.workspace {
+        WorkspaceSource::Private => {
+            let path = directory.join("workspace");
+            fs::create_dir_all(&path).map_err(failed(&path))?;
+            Ok(path)
+        }
+        WorkspaceSource::Given { path, .. } => {
+            create_workspace(path).map_err(|error| SessionError::Refused {
+                field: "workspace".to_owned(),
+                reason: format!("{}: {error}", path.display()),
+                mount: true,
+            })?;
+            Ok(path.clone())
+        }
+    }
 }
 
 fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
@@ -181,22 +191,35 @@ fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
 /// Mount points that every root has.
 const BUILT_IN: &[&str] = &["/tmp", "/dev/shm", "/var/tmp", "/workspace"];
 
-fn skeleton_spec(spec: &SandboxSpec) -> SkeletonSpec {
-    const UNCAPPED: u64 = 1 << 30;
-    const SMALLEST: u64 = 1 << 20;
+fn skeleton_spec(spec: &SandboxSpec, interpreter: Option<&Interpreter>) -> SkeletonSpec {
     let shm = Path::new("/dev/shm");
     let given = spec.mounts.iter().any(|mount| mount.target == shm)
         || spec.tmpfs.iter().any(|tmpfs| tmpfs.target == shm);
-    let temporary: u64 = spec.tmpfs.iter().map(|tmpfs| tmpfs.size).sum();
-    // Files in memory are charged to the sandbox: together they stay below half of it.
-    let half = spec.limits.memory.map_or(UNCAPPED, |memory| memory / 2);
+    let covered = |path: &PathBuf| {
+        spec.tmpfs
+            .iter()
+            .any(|tmpfs| path.starts_with(&tmpfs.target) && *path != tmpfs.target)
+    };
+    let prefixes = interpreter
+        .iter()
+        .flat_map(|interpreter| &interpreter.prefixes);
+    let targets = spec.mounts.iter().map(|mount| &mount.target);
+    let mut shown: Vec<_> = prefixes
+        .chain(targets)
+        .filter(|path| covered(path))
+        .cloned()
+        .collect();
+    // What lies below another one comes with it.
+    shown.sort();
+    shown.dedup_by(|later, earlier| later.starts_with(&*earlier));
     SkeletonSpec {
         tmpfs: spec.tmpfs.clone(),
         shm: if given {
             0
         } else {
-            half.saturating_sub(temporary).max(SMALLEST)
+            shm_size(spec.limits.memory, &spec.tmpfs)
         },
+        shown,
     }
 }
 
@@ -234,7 +257,10 @@ fn mounts(spec: &SandboxSpec, workspace: &Path, directory: &Path) -> Vec<Session
             });
         }
     }
-    mounts.extend(spec.mounts.iter().map(|mount| SessionMount {
+    let mut asked: Vec<_> = spec.mounts.iter().collect();
+    // One inside another comes after it.
+    asked.sort_by_key(|mount| mount.target.components().count());
+    mounts.extend(asked.into_iter().map(|mount| SessionMount {
         source: mount.source.clone(),
         identity: Some(mount.identity),
         target: mount.target.clone(),

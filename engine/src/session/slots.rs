@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::SessionError;
-use super::environment::{HOME, TEMPORARY};
+use super::environment::TEMPORARY;
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
+use crate::sandbox::identity::home;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 
@@ -134,7 +135,8 @@ impl Slots {
             state.numbers
         };
         let own = self.directory.join(number.to_string());
-        for (below, target, scratch) in [("home", HOME, true), ("tmp", TEMPORARY, true)] {
+        let home = home(self.root.interpreter.as_ref());
+        for (below, target) in [("home", home), ("tmp", TEMPORARY)] {
             let source = own.join(below);
             std::fs::create_dir_all(&source).map_err(|source| PoolError::Io {
                 what: "make a directory of the session",
@@ -147,7 +149,7 @@ impl Slots {
                 read_only: false,
                 ours: true,
             };
-            self.attach(&slot, &mount, scratch).await?;
+            self.attach(&slot, &mount, true).await?;
         }
         for mount in &self.mounts {
             self.attach(&slot, mount, false).await?;

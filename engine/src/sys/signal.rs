@@ -35,11 +35,24 @@ fn set_mask(set: &libc::sigset_t) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives every signal its default action: an ignored signal would stay ignored in the program that is executed.
+/// Gives every signal its default action: an ignored signal would stay ignored in the program that is executed. By the
+/// system call itself, because the library keeps two signals to itself.
 pub fn reset_dispositions() {
-    for number in 1..=libc::SIGRTMAX() {
-        // SAFETY: SIG_DFL is valid for every signal; those that cannot be changed are refused by the kernel.
-        unsafe { libc::signal(number, libc::SIG_DFL) };
+    /// `struct sigaction` as the kernel has it, of all zeros: the default action, no flags, no mask.
+    const DEFAULT: [u64; 4] = [0; 4];
+    const LAST: libc::c_long = 64;
+    for number in 1..=LAST {
+        // SAFETY: the kernel reads one sigaction, which is four words at most, and is given no place for the old one;
+        // signals that cannot be changed are refused.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                DEFAULT.as_ptr(),
+                ptr::null::<u64>(),
+                size_of::<u64>(),
+            )
+        };
     }
 }
 

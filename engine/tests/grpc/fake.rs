@@ -1,6 +1,7 @@
 //! An engine that makes no sandboxes: what a program's name says, happens.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
@@ -23,6 +24,7 @@ pub(crate) struct Fake(Arc<State>);
 
 #[derive(Debug)]
 struct State {
+    directory: tempfile::TempDir,
     table: Mutex<Table>,
     /// Steps that wait, and steps that were cancelled.
     waiting: watch::Sender<u32>,
@@ -35,6 +37,7 @@ struct State {
 impl Default for State {
     fn default() -> Self {
         Self {
+            directory: tempfile::tempdir().expect("tempdir"),
             table: Mutex::default(),
             waiting: watch::Sender::new(0),
             cancelled: watch::Sender::new(0),
@@ -236,6 +239,12 @@ impl Backend for Fake {
     type Writer = Writer;
     type Reader = Reader;
 
+    fn state_directory(&self) -> &Path {
+        self.0.directory.path()
+    }
+    fn directories(&self) -> Vec<PathBuf> {
+        vec![self.0.directory.path().to_owned()]
+    }
     fn check(&self, _spec: &SandboxSpec) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
         Ok((limits(), vec!["none".into()]))
     }
