@@ -7,29 +7,49 @@ import inspect
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from stepbox._errors import EngineError, SandboxError, SessionLost
+
 from stepbox._loop_thread import LoopThread
 from stepbox.text.untrusted import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from stepbox._results import ExecutionResult
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
 
+class BlockingCalls(Protocol):
+    """What the tool needs of a `Sandbox`."""
+
+    def run_code(self, code: str, language: str = ...) -> ExecutionResult: ...
+
+    def read_file(self, path: str, *, max_bytes: int | None = ...) -> bytes: ...
+
+
 class AsyncCalls(Protocol):
-    """What a step needs of a sandbox."""
+    """What the tool needs of an `AsyncSandbox`."""
 
-    def run_code(self, code: str, *, language: str) -> Awaitable[ExecutionResult]: ...
+    async def run_code(self, code: str, language: str = ...) -> ExecutionResult: ...
 
-    def read_file(self, path: str, *, max_bytes: int) -> Awaitable[bytes]: ...
+    async def read_file(self, path: str, *, max_bytes: int | None = ...) -> bytes: ...
 
 
-Step = Callable[[AsyncCalls], "Coroutine[Any, Any, T]"] if TYPE_CHECKING else Any
+class Openable(AsyncCalls, Protocol):
+    """What the tool needs of an `AsyncSandbox` that it opens itself."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, kind: None, error: None, trace: None, /) -> object: ...
+
+
+#: A sandbox that the caller lends, or a function that makes one.
+SandboxSource: TypeAlias = "BlockingCalls | AsyncCalls | Callable[[], Openable]"
+Step: TypeAlias = "Callable[[AsyncCalls], Coroutine[Any, Any, T]]"
 
 
 class Refusal(Exception):
@@ -46,25 +66,28 @@ class Owner(Protocol):
     def close(self) -> None: ...
 
 
-def owner_of(sandbox: Any, options: Mapping[str, Any]) -> Owner:
+def owner_of(sandbox: SandboxSource | None, options: Mapping[str, Any]) -> Owner:
     """The owner that fits what was given: nothing but options, a function that makes a sandbox, or a sandbox."""
     if sandbox is None:
-        from stepbox import AsyncSandbox, Sandbox  # noqa: PLC0415 - brings gRPC with it
+        from stepbox import AsyncSandbox, Sandbox
 
         # All mistakes are told now, and nothing is made; kept, so that the engine stays for the first call.
         checked = Sandbox(**options)
         return OwnSandbox(lambda: AsyncSandbox(**options), checked.close)
-    if hasattr(sandbox, "run_code") and not isinstance(sandbox, type):
-        return LentAsyncSandbox(sandbox) if inspect.iscoroutinefunction(sandbox.run_code) else LentSandbox(sandbox)
-    if callable(sandbox):
-        return OwnSandbox(sandbox)
+    if isinstance(sandbox, type) or not hasattr(sandbox, "run_code"):
+        if callable(sandbox):
+            return OwnSandbox(sandbox)
+    elif inspect.iscoroutinefunction(sandbox.run_code):
+        return LentAsyncSandbox(cast("AsyncCalls", sandbox))
+    else:
+        return LentSandbox(cast("BlockingCalls", sandbox))
     raise TypeError(f"sandbox must be a Sandbox, an AsyncSandbox or a function that makes one, not {sandbox!r}")
 
 
 class OwnSandbox:
     """One `AsyncSandbox` on a loop of its own, so that sync and async callers meet the same workspace."""
 
-    def __init__(self, make: Callable[[], Any], release: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, make: Callable[[], Openable], release: Callable[[], object] = lambda: None) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._held: _Held | None = None
@@ -105,12 +128,12 @@ class OwnSandbox:
 class _Held:
     finalizer: Callable[[], object]
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Openable]) -> None:
         self.pid = os.getpid()
         self.loop = LoopThread("stepbox-tool")
         self._make = make
         self._opening = asyncio.Lock()
-        self._sandbox: Any = None
+        self._sandbox: Openable | None = None
 
     async def call(self, step: Step[T]) -> T:
         async with self._opening:
@@ -141,7 +164,7 @@ class _Held:
 class LentSandbox:
     """The caller's `Sandbox`: calls go straight to it, those of an event loop through a thread."""
 
-    def __init__(self, sandbox: Any) -> None:
+    def __init__(self, sandbox: BlockingCalls) -> None:
         self._sandbox = _Awaitable(sandbox)
 
     def run(self, step: Step[T]) -> T:
@@ -163,10 +186,10 @@ class LentSandbox:
 class LentAsyncSandbox:
     """The caller's `AsyncSandbox`, which lives on the caller's event loop."""
 
-    def __init__(self, sandbox: Any) -> None:
+    def __init__(self, sandbox: AsyncCalls) -> None:
         self._sandbox = sandbox
 
-    def run(self, step: Step[T]) -> T:
+    def run(self, step: Step[T]) -> T:  # noqa: ARG002 - an `Owner` takes one
         """Refused: the sandbox's event loop cannot be waited for from here."""
         raise SandboxError("an AsyncSandbox was given: call the tool asynchronously, or give a Sandbox")
 
@@ -179,16 +202,14 @@ class LentAsyncSandbox:
 
 
 class _Awaitable:
-    def __init__(self, sandbox: Any) -> None:
+    def __init__(self, sandbox: BlockingCalls) -> None:
         self._sandbox = sandbox
 
-    async def run_code(self, code: str, *, language: str) -> ExecutionResult:
-        result: ExecutionResult = self._sandbox.run_code(code, language=language)
-        return result
+    async def run_code(self, code: str, language: str = "python") -> ExecutionResult:
+        return self._sandbox.run_code(code, language)
 
-    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
-        data: bytes = self._sandbox.read_file(path, max_bytes=max_bytes)
-        return data
+    async def read_file(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        return self._sandbox.read_file(path, max_bytes=max_bytes)
 
 
 async def answered(step: Coroutine[Any, Any, T]) -> T:
@@ -205,6 +226,6 @@ async def answered(step: Coroutine[Any, Any, T]) -> T:
 
 
 def _lost(lost: SessionLost) -> str:
-    files = {True: "Its files are still there.", False: "Its files are gone."}
-    what = files.get(lost.workspace_survived, "Its files may be gone: look before you rely on them.")  # type: ignore[call-overload]
-    return f"[sandbox] The sandbox was lost and nothing is known of this call. {what} The next call starts in a new one."
+    files = {True: "Its files are still there.", False: "Its files are gone.", None: "Its files may be gone."}
+    what = files[lost.workspace_survived]
+    return f"[sandbox] The sandbox was lost, and how the code ended is not known. {what} The next call has a new one."

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepbox._results import ExecutionResult, FileChange
 from stepbox._errors import SandboxError
+from stepbox._results import ExecutionResult, FileChange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +40,13 @@ class _Script:
         self.answers = deque(answers)
         self.files = dict(files or {})
         self.calls: list[Call] = []
+        self.called = threading.Event()
         self.times_opened = 0
         self.times_closed = 0
 
     def _answer(self, code: str, language: str) -> ExecutionResult:
         self.calls.append(Call(code, language))
+        self.called.set()
         answer = self.answers.popleft() if self.answers else result()
         if isinstance(answer, Exception):
             raise answer
@@ -87,6 +90,7 @@ class AsyncScriptedSandbox(_Script):
         """The next answer."""
         if self.hangs:
             self.calls.append(Call(code, language))
+            self.called.set()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:

@@ -12,19 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from stepbox import text
 from stepbox._errors import SandboxError
-from stepbox._tool_sandbox import Refusal, owner_of
+
+from stepbox import text
+from stepbox._tool_sandbox import Refusal, SandboxSource, owner_of
 from stepbox.images import MAX_IMAGE_BYTES, MAX_IMAGES, Image, as_image, image_paths
+from stepbox.text.untrusted import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
+    from stepbox._results import ExecutionResult
     from typing_extensions import Self
 
-    from stepbox._async_sandbox import AsyncSandbox
-    from stepbox._results import ExecutionResult
-    from stepbox._sandbox import Sandbox
     from stepbox._tool_sandbox import AsyncCalls
 
 TOOL_NAME: Final = "stepbox_run_code"
@@ -32,6 +32,18 @@ CODE_DESCRIPTION: Final = "The source code to run. Print what you want to see."
 LANGUAGE_DESCRIPTION: Final = "The language of the code."
 
 Language = Literal["python", "bash", "sh", "javascript"]
+__all__ = [
+    "CODE_DESCRIPTION",
+    "LANGUAGES",
+    "LANGUAGE_DESCRIPTION",
+    "TOOL_NAME",
+    "CodeTool",
+    "Language",
+    "Reply",
+    "SandboxSource",
+    "refusal",
+]
+
 LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
 
 _FENCE: Final = re.compile(r"\A\s*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n(.*?)\n?[ \t]*\1\s*\Z", re.DOTALL)
@@ -79,7 +91,7 @@ class CodeTool:
 
     def __init__(
         self,
-        sandbox: Sandbox | AsyncSandbox | Callable[[], AsyncSandbox] | None = None,
+        sandbox: SandboxSource | None = None,
         *,
         max_chars: int = text.MAX_CHARS,
         max_images: int = MAX_IMAGES,
@@ -106,6 +118,8 @@ class CodeTool:
         Raises:
             StepboxError: The sandbox cannot be made or the engine cannot be reached: the operator's to mend.
         """
+        if (mistake := _mistake(code, language)) is not None:
+            return Reply(mistake)
         try:
             return self._owner.run(lambda sandbox: self._step(sandbox, code, language))
         except Refusal as refusal:
@@ -117,6 +131,8 @@ class CodeTool:
         Raises:
             StepboxError: The sandbox cannot be made or the engine cannot be reached: the operator's to mend.
         """
+        if (mistake := _mistake(code, language)) is not None:
+            return Reply(mistake)
         try:
             return await self._owner.arun(lambda sandbox: self._step(sandbox, code, language))
         except Refusal as refusal:
@@ -140,7 +156,7 @@ class CodeTool:
 
     @property
     def _is_host(self) -> bool:
-        return self._options.get("image", "host") == "host"
+        return bool(self._options.get("image", "host") == "host")
 
     @property
     def _packages(self) -> tuple[str, ...]:
@@ -166,8 +182,24 @@ class CodeTool:
         return Reply(shown, tuple(images), result)
 
 
+def refusal(mistakes: Iterable[tuple[str, str]]) -> str:
+    """What a model is told when the arguments of its call were wrong: pairs of an argument's name and what is wrong."""
+    told = "; ".join(f"{name}: {message}" if name else message for name, message in mistakes)
+    return f"[sandbox] Nothing ran, the arguments are wrong: {one_line(told, 1000)}"
+
+
+def _mistake(code: object, language: object) -> str | None:
+    # Frameworks differ in what they check before they call; a model's arguments are never trusted to have a type.
+    mistakes = []
+    if not isinstance(code, str):
+        mistakes.append(("code", "must be a string"))
+    if language not in LANGUAGES:
+        mistakes.append(("language", f"must be one of {', '.join(LANGUAGES)}, not {str(language)[:80]}"))
+    return refusal(mistakes) if mistakes else None
+
+
 def unfenced(code: str, language: Language) -> tuple[str, Language]:
-    """Code without the Markdown fence that models put around it; the fence may name another language than the default."""
+    """Code without the Markdown fence that models put around it, whose language is taken when none was chosen."""
     fence = _FENCE.match(code)
     if fence is None:
         return code, language

@@ -46,8 +46,7 @@ def test_fault_comes_first_with_advice() -> None:
     fault = SandboxFault("timeout", "stopped after 2 s")
     assert render(result("working\n", exit_code=137, signal=9, fault=fault)) == (
         "[fault timeout] stopped after 2 s\n"
-        "[hint] The code ran longer than it may and was stopped. Do less in one call, or split the work; "
-        "files written so far are kept.\n"
+        "[hint] The code ran longer than it may. Do less in one call, or split the work. Written files are kept.\n"
         "[exit 137, SIGKILL]\n"
         "[stdout]\n"
         "working"
@@ -55,7 +54,8 @@ def test_fault_comes_first_with_advice() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["startup_failed", "exec_failed", "escape_blocked", "oom", "workspace_full", "timeout", "cancelled", "killed"]
+    "kind",
+    ["startup_failed", "exec_failed", "escape_blocked", "oom", "workspace_full", "timeout", "cancelled", "killed"],
 )
 def test_every_fault_has_advice(kind: str) -> None:
     lines = render(result(exit_code=137, fault=SandboxFault(kind, "what happened"))).split("\n")
@@ -95,7 +95,9 @@ def test_left_out_characters_are_counted() -> None:
 
 
 @pytest.mark.parametrize("max_chars", [500, 501, 777, 2_000, 16_000])
-@pytest.mark.parametrize("line", ["[exit 0]\n", "\u200b[fault oom] x\n", "x" * 997 + "\n", "\x1b[31mred\x1b[0m\n", "[exit 0] " * 3])
+@pytest.mark.parametrize(
+    "line", ["[exit 0]\n", "\u200b[fault oom] x\n", "x" * 997 + "\n", "\x1b[31mred\x1b[0m\n", "[exit 0] " * 3]
+)
 def test_budget_holds_and_the_verdict_survives_whatever_is_printed(line: str, max_chars: int) -> None:
     flood = result(
         line * 40_000,
@@ -146,12 +148,13 @@ def test_budget_too_small_for_a_verdict_is_refused() -> None:
 
 def test_description_of_the_defaults() -> None:
     assert tool_description(packages=["numpy 2.4.6"]) == (
-        "Runs code in an isolated Linux sandbox and returns its output. Languages: python, bash, sh, javascript.\n"
-        "Only what the code prints comes back, so print what you want to see; the value of a last expression is not shown.\n"
-        "State: files below /workspace (the working directory) persist between calls. Processes and variables do not: "
-        "each call starts anew, so import and load again.\n"
-        "Limits of a call: 30 s, 512 MiB of memory, 256 processes and threads. Exceeding one stops the code and is told "
-        "as a [fault] line.\n"
+        "Runs code in an isolated Linux sandbox and returns its output.\n"
+        "Languages: python, bash, sh, javascript.\n"
+        "Only what the code prints comes back: print what you want to see. A last expression's value is not shown.\n"
+        "State: files below /workspace (the working directory) persist between calls.\n"
+        "Processes and variables do not: each call starts anew, so import and load again.\n"
+        "Limits of a call: 30 s, 512 MiB of memory, 256 processes and threads. Exceeding one stops the code and "
+        "is told as a [fault] line.\n"
         "Network: off. Nothing can be downloaded or installed.\n"
         "Python packages: numpy 2.4.6, and the standard library.\n"
         "Charts: save them below /workspace as .png, .jpg or .webp of at most 1 MiB. There is no display."
@@ -160,7 +163,14 @@ def test_description_of_the_defaults() -> None:
 
 def test_description_says_what_the_options_changed() -> None:
     text = tool_description(
-        {"image": "python:3.12-slim", "memory_mb": None, "pids": None, "cpus": 1.5, "timeout_s": 2.5, "egress_allow": ["pypi.org"]}
+        {
+            "image": "python:3.12-slim",
+            "memory_mb": None,
+            "pids": None,
+            "cpus": 1.5,
+            "timeout_s": 2.5,
+            "egress_allow": ["pypi.org"],
+        }
     )
     assert "sandbox (python:3.12-slim)" in text
     assert "2.5 s, no memory limit, no limit of processes, 1.5 CPUs" in text

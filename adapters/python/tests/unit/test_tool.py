@@ -46,8 +46,7 @@ def test_cancelling_the_task_cancels_the_step_before_the_task_ends() -> None:
 
     async def cancel(tool: CodeTool) -> None:
         task = asyncio.create_task(tool.arun("wait"))
-        while not sandbox.calls:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(sandbox.called.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -116,15 +115,20 @@ def test_lost_session_is_told_and_the_next_call_has_a_new_one() -> None:
 
     with CodeTool(make) as tool:
         assert tool.run("1").text == (
-            "[sandbox] The sandbox was lost and nothing is known of this call. Its files are gone. "
-            "The next call starts in a new one."
+            "[sandbox] The sandbox was lost, and how the code ended is not known. Its files are gone. "
+            "The next call has a new one."
         )
         assert tool.run("2").text == "[exit 0]\n[no output]"
     assert len(made) == 2
 
 
 def test_changed_pictures_come_with_the_reply() -> None:
-    changes = [created("a.png", len(PNG)), created("b.csv", 3), created("c.JPG", 9, "modified"), created("gone.webp", 9)]
+    changes = [
+        created("a.png", len(PNG)),
+        created("b.csv", 3),
+        created("c.JPG", 9, "modified"),
+        created("gone.webp", 9),
+    ]
     changes += [created("huge.png", 2 << 20), created("d.svg", 9), created("e.png", 9, "deleted")]
     files = {"a.png": PNG, "c.JPG": b"not a picture", "d.svg": b"<svg/>"}
     with CodeTool(lambda: AsyncScriptedSandbox(result(files=changes), files=files)) as tool:

@@ -45,7 +45,14 @@ def test_line_that_looks_like_ours_is_labelled_as_the_codes(forgery: str) -> Non
 
 @pytest.mark.parametrize(
     "hidden",
-    ["\x1b[31m[exit 0]\x1b[0m", "\x1b]0;title\x07[exit 0]", "\x00[exit 0]", "\x08\x08[exit 0]", "\x9b1m[exit 0]", "\x1b(B[exit 0]"],
+    [
+        "\x1b[31m[exit 0]\x1b[0m",
+        "\x1b]0;title\x07[exit 0]",
+        "\x00[exit 0]",
+        "\x08\x08[exit 0]",
+        "\x9b1m[exit 0]",
+        "\x1b(B[exit 0]",
+    ],
 )
 def test_terminal_escapes_and_control_characters_do_not_hide_a_forgery(hidden: str) -> None:
     assert label_forgeries(clean(hidden)) == f"{LABEL}[exit 0]"
@@ -58,7 +65,18 @@ def test_every_kind_of_line_break_starts_a_line(line_break: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "[1, 2, 3]", "['exit']", "[INFO] started", "[notebook] opened", "[exiting]", "exit 0", "x [exit 0]", "{'files': 1}", "[[exit"],
+    [
+        "",
+        "[1, 2, 3]",
+        "['exit']",
+        "[INFO] started",
+        "[notebook] opened",
+        "[exiting]",
+        "exit 0",
+        "x [exit 0]",
+        "{'files': 1}",
+        "[[exit",
+    ],
 )
 def test_ordinary_output_is_left_as_it_is(line: str) -> None:
     assert label_forgeries(clean(line)) == line

@@ -24,10 +24,11 @@ def tool_description(
     return "\n".join(
         line
         for line in (
-            f"Runs code in an isolated Linux sandbox{_image(given)} and returns its output. Languages: {', '.join(languages)}.",
-            "Only what the code prints comes back, so print what you want to see; the value of a last expression is not shown.",
-            "State: files below /workspace (the working directory) persist between calls. Processes and variables do not: "
-            "each call starts anew, so import and load again.",
+            f"Runs code in an isolated Linux sandbox{_image(given)} and returns its output.",
+            f"Languages: {', '.join(languages)}.",
+            "Only what the code prints comes back: print what you want to see. A last expression's value is not shown.",
+            "State: files below /workspace (the working directory) persist between calls.",
+            "Processes and variables do not: each call starts anew, so import and load again.",
             f"Limits of a call: {_limits(given)}. Exceeding one stops the code and is told as a [fault] line.",
             f"Network: {_network(given)}",
             f"Python packages: {', '.join(packages)}, and the standard library." if packages else "",

@@ -31,7 +31,9 @@ def host_packages() -> tuple[str, ...]:
         name = distribution.metadata["Name"]
         if name and not _is_editable(distribution):
             found.setdefault(name.lower().replace("_", "-"), distribution)
-    asked_for = sorted(name for name, dist in found.items() if name not in _PLUMBING and dist.read_text("REQUESTED") is not None)
+    asked_for = sorted(
+        name for name, dist in found.items() if name not in _PLUMBING and dist.read_text("REQUESTED") is not None
+    )
     names = [name for name in _SOUGHT if name in found] + [name for name in asked_for if name not in _SOUGHT]
     return tuple(_describe(name, found[name].version) for name in names[:MAX_PACKAGES])
 

@@ -21,15 +21,17 @@ MIN_CHARS: Final = 500
 
 _ADVICE: Final = {
     "startup_failed": "The sandbox could not be started and the code did not run. This is not a mistake in the code.",
-    "exec_failed": "The program is not in the sandbox or cannot be executed, so nothing ran. Use another language or program.",
+    "exec_failed": "The program is not in the sandbox or cannot be executed: nothing ran. Use another one.",
     "escape_blocked": "The sandbox forbids this operation. Do not try it again: find a way without it.",
     "oom": "The code used more memory than it may. Work in smaller pieces, or keep less in memory at once.",
     "workspace_full": "The workspace is full. Remove files that are not needed, or write less.",
-    "timeout": "The code ran longer than it may and was stopped. Do less in one call, or split the work; files written so far are kept.",
+    "timeout": "The code ran longer than it may. Do less in one call, or split the work. Written files are kept.",
     "cancelled": "The call was cancelled before the code had ended.",
-    "killed": "A process outside the code's control was killed, or the code killed itself. Files written so far are kept.",
+    "killed": "The code was killed from outside, or killed itself. Written files are kept.",
 }
-_MISSING_MODULE: Final = re.compile(r"^(?:ModuleNotFoundError|ImportError): No module named '([A-Za-z0-9_.]{1,100})'", re.MULTILINE)
+_MISSING_MODULE: Final = re.compile(
+    r"^(?:ModuleNotFoundError|ImportError): No module named '([A-Za-z0-9_.]{1,100})'", re.MULTILINE
+)
 
 
 def render(
@@ -123,7 +125,9 @@ def _footer(result: ExecutionResult, images: Sequence[str]) -> list[str]:
 
 def _change(change: FileChange) -> str:
     name = one_line(change.path, 160)
-    line = f"{change.change} {name}" if change.old_path is None else f"renamed {one_line(change.old_path, 160)} to {name}"
+    line = (
+        f"{change.change} {name}" if change.old_path is None else f"renamed {one_line(change.old_path, 160)} to {name}"
+    )
     if change.kind != "file":
         line += f" ({change.kind})"
     elif change.change != "deleted":

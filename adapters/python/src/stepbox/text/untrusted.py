@@ -12,7 +12,9 @@ import unicodedata
 from itertools import dropwhile, islice
 
 # The words that may follow the bracket in a line of ours, and are not the start of a longer word.
-_MARKER = re.compile(r"(?:exit|fault|hint|stdout|stderr|output|no output|files?|images?|notes?|clipped|sandbox|stepbox)(?![a-z])")
+_MARKER = re.compile(
+    r"(?:exit|fault|hint|stdout|stderr|output|no output|files?|images?|notes?|clipped|sandbox|stepbox)(?![a-z])"
+)
 
 #: What a line of the code's that looks like one of ours begins with.
 LABEL = "(printed by the code) "
@@ -56,8 +58,8 @@ def looks_like_ours(line: str) -> bool:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """A name or a sentence that cannot leave its line: breaks and invisible characters are escaped, the middle is cut."""
-    escaped = "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """A name or a sentence that cannot leave its line: breaks and invisible characters are escaped, its middle cut."""
+    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     if len(escaped) <= limit:
         return escaped
     head = limit * 2 // 3
