@@ -92,7 +92,7 @@ class OwnSandbox:
         self._lock = threading.Lock()
         self._held: _Held | None = None
         self._closed = False
-        self._release = weakref.finalize(self, release)
+        self._release = weakref.finalize(self, _in_process(os.getpid(), release))
 
     def run(self, step: Step[T]) -> T:
         """Blocks until the step has ended."""
@@ -117,12 +117,22 @@ class OwnSandbox:
         with self._lock:
             if self._closed:
                 raise SandboxError("the tool is closed")
-            # A forked child has neither the thread nor the right to its parent's session.
-            if self._held is None or self._held.pid != os.getpid():
+            if self._held is None:
                 held = _Held(self._make)
                 held.finalizer = weakref.finalize(self, held.close)
                 self._held = held
+            elif self._held.pid != os.getpid():
+                # The thread is not here, and gRPC's asyncio crashes when it was used on both sides of a fork.
+                raise SandboxError(
+                    "this process was forked after the tool's first call: make that call after the fork, "
+                    "or start processes with the method `spawn`"
+                )
             return self._held
+
+
+def _in_process(pid: int, release: Callable[[], object]) -> Callable[[], object]:
+    # A forked child has a copy of the finalizer, and no business with what its parent holds.
+    return lambda: release() if os.getpid() == pid else None
 
 
 class _Held:

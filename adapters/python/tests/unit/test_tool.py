@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,8 @@ from stepbox import EngineError, SandboxError, SessionLost
 from stepbox.testing import AsyncScriptedSandbox, Call, ScriptedSandbox, created, result
 from stepbox.tool import CodeTool, unfenced
 
+# Later Pythons warn of what these tests do on purpose.
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
@@ -73,6 +76,31 @@ def test_closed_tool_raises() -> None:
     tool.close()
     with pytest.raises(SandboxError, match="the tool is closed"):
         tool.run("1")
+
+
+@FORKS
+def test_process_forked_after_the_first_call_is_told_so() -> None:
+    with CodeTool(AsyncScriptedSandbox) as tool:
+        tool.run("1")
+        child = os.fork()
+        if child == 0:
+            try:
+                tool.run("2")
+            except SandboxError as error:
+                os._exit(7 if "forked after the tool's first call" in str(error) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert tool.run("3").result is not None
+
+
+@FORKS
+def test_process_forked_before_the_first_call_has_a_sandbox_of_its_own() -> None:
+    with CodeTool(AsyncScriptedSandbox) as tool:
+        child = os.fork()
+        if child == 0:
+            os._exit(7 if tool.run("1").result is not None else 8)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert tool.run("2").result is not None
 
 
 def test_lent_sandbox_is_used_and_left_open() -> None:
