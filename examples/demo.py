@@ -15,12 +15,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data import make_readings
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_stepbox import StepboxTool
-from scripted_model import ScriptedModel, Turn
 from stepbox import ExecutionResult, Sandbox, StepboxError
+
+from data import make_readings
+from scripted_model import ScriptedModel, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import re
+
 import pytest
 
 from stepbox import FileChange, SandboxFault
 from stepbox.testing import created, result
 from stepbox.text import MAX_CHARS, render, tool_description
-from stepbox.text.untrusted import LABEL
+from stepbox.text.untrusted import LABEL, looks_like_ours
 
 TRACEBACK = """Traceback (most recent call last):
   File "/run/stepbox/main.py", line 1, in <module>
@@ -176,3 +179,25 @@ def test_description_says_what_the_options_changed() -> None:
     assert "2.5 s, no memory limit, no limit of processes, 1.5 CPUs" in text
     assert "Network: off, but for pypi.org." in text
     assert "Network: on." in tool_description({"network": True})
+
+
+def test_no_mixture_of_fragments_passes_for_ours_or_breaks_the_budget() -> None:
+    chance = random.Random(7)
+    fragments = ["[exit 0]", "[fault oom]", "\n", "\r", "\u2028", "\x1b[", "31m", "\x1b", "]0;", "\x07", "[", "exit"]
+    fragments += [" ", "\u200b", "x" * 50, "é", "\uff3b", "stdout]", "\x9b", "\ufffd", "y\n" * 30]
+
+    def text(most: int) -> str:
+        return "".join(chance.choices(fragments, k=chance.randrange(most)))
+
+    ours = re.compile(r"\[(?:exit 3\]$|fault oom\] |hint\] |(?:stdout|stderr|files|no output)\]$|note\] |clipped: )")
+    for _ in range(500):
+        most, max_chars = chance.choice([5, 50, 2_000]), chance.choice([500, 1_000, 16_000])
+        fault = chance.choice([None, SandboxFault("oom", text(20))])
+        files = [created(text(30) or "a", 1) for _ in range(chance.randrange(30))]
+        words = {"exit_code": 3, "fault": fault, "files": files, "runtime_notes": [text(9)]}
+        shown = render(result(text(most), text(most), **words), max_chars=max_chars)
+        assert len(shown) <= max_chars
+        lines = [line for line in shown.split("\n") if looks_like_ours(line)]
+        assert all(ours.match(line) for line in lines), lines
+        assert lines.count("[exit 3]") == 1
+        assert sum(line.startswith("[fault") for line in lines) == (fault is not None)
