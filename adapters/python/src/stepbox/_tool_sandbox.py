@@ -10,15 +10,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from stepbox._errors import EngineError, SandboxError, SessionLost
-
 from stepbox._loop_thread import LoopThread
 from stepbox.text.untrusted import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from stepbox._results import ExecutionResult
     from typing_extensions import Self
+
+    from stepbox._results import ExecutionResult
 
 T = TypeVar("T")
 

@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from stepbox._errors import SandboxError
-
 from stepbox import text
+from stepbox._errors import SandboxError
 from stepbox._tool_sandbox import Refusal, SandboxSource, owner_of
 from stepbox.images import MAX_IMAGE_BYTES, MAX_IMAGES, Image, as_image, image_paths
 from stepbox.text.untrusted import one_line
@@ -22,9 +21,9 @@ from stepbox.text.untrusted import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepbox._results import ExecutionResult
     from typing_extensions import Self
 
+    from stepbox._results import ExecutionResult
     from stepbox._tool_sandbox import AsyncCalls
 
 TOOL_NAME: Final = "stepbox_run_code"
