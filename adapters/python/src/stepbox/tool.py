@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from stepbox import text
-from stepbox._errors import SandboxError
+from stepbox._errors import StepboxError
 from stepbox._tool_sandbox import Refusal, SandboxSource, owner_of
 from stepbox.images import MAX_IMAGE_BYTES, MAX_IMAGES, Image, as_image, image_paths
 from stepbox.text.untrusted import one_line
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from stepbox._results import ExecutionResult
     from stepbox._tool_sandbox import AsyncCalls
 
-TOOL_NAME: Final = "stepbox_run_code"
-CODE_DESCRIPTION: Final = "The source code to run. Print what you want to see."
-LANGUAGE_DESCRIPTION: Final = "The language of the code."
-
-Language = Literal["python", "bash", "sh", "javascript"]
 __all__ = [
     "CODE_DESCRIPTION",
     "LANGUAGES",
@@ -43,6 +38,11 @@ __all__ = [
     "refusal",
 ]
 
+TOOL_NAME: Final = "stepbox_run_code"
+CODE_DESCRIPTION: Final = "The source code to run. Print what you want to see."
+LANGUAGE_DESCRIPTION: Final = "The language of the code."
+
+Language = Literal["python", "bash", "sh", "javascript"]
 LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
 
 _FENCE: Final = re.compile(r"\A\s*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n(.*?)\n?[ \t]*\1\s*\Z", re.DOTALL)
@@ -82,7 +82,7 @@ class CodeTool:
 
     Args:
         sandbox: An open sandbox to use instead, which stays the caller's to close; or a function that makes an
-            `AsyncSandbox`, which is called at the first call.
+            `AsyncSandbox`, which is called at the first call (the description then tells of the default options).
         max_chars: The length of a reply's text.
         max_images: How many pictures a reply may carry; 0 turns them off.
         options: The options of `stepbox.Sandbox`, checked at once: a mistake raises here, not in the agent's loop.
@@ -102,7 +102,8 @@ class CodeTool:
             raise ValueError(f"max_chars must be {text.MIN_CHARS} or more, not {max_chars}")
         self._max_chars = max_chars
         self._max_images = max_images
-        self._options: dict[str, Any] = getattr(sandbox, "options", options)
+        lent = getattr(sandbox, "options", None)
+        self._options: dict[str, Any] = lent if isinstance(lent, dict) else options
         self._owner = owner_of(sandbox, options)
 
     @property
@@ -166,8 +167,8 @@ class CodeTool:
         result = await sandbox.run_code(code, language=language)
         images: list[Image] = []
         for path in image_paths(result.files, self._max_images):
-            # Other code of the session may have removed it by now.
-            with suppress(SandboxError):
+            # It may be gone by now, or the session with it; what the code did is told all the same.
+            with suppress(StepboxError):
                 data = await sandbox.read_file(path, max_bytes=MAX_IMAGE_BYTES)
                 if (image := as_image(path, data)) is not None:
                     images.append(image)

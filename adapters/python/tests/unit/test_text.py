@@ -179,6 +179,7 @@ def test_description_says_what_the_options_changed() -> None:
     assert "2.5 s, no memory limit, no limit of processes, 1.5 CPUs" in text
     assert "Network: off, but for pypi.org." in text
     assert "Network: on." in tool_description({"network": True})
+    assert "Network: off." in tool_description({"network": "none"})
 
 
 def test_no_mixture_of_fragments_passes_for_ours_or_breaks_the_budget() -> None:

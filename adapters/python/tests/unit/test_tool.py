@@ -71,6 +71,19 @@ def test_forgotten_tool_closes_its_sandbox_and_ends_its_thread() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "stepbox-tool"]
 
 
+def test_call_that_is_under_way_when_the_tool_is_closed_raises() -> None:
+    sandbox = AsyncScriptedSandbox()
+    sandbox.hangs = True
+    tool = CodeTool(lambda: sandbox)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(tool.run, "wait")
+        assert sandbox.called.wait(30)
+        tool.close()
+        with pytest.raises(SandboxError, match="closed before the code had ended"):
+            call.result(30)
+    assert (sandbox.times_cancelled, sandbox.times_closed) == (1, 1)
+
+
 def test_closed_tool_raises() -> None:
     tool = CodeTool(AsyncScriptedSandbox)
     tool.close()

@@ -58,7 +58,7 @@ def _limits(options: Mapping[str, object]) -> str:
 
 
 def _network(options: Mapping[str, object]) -> str:
-    if options.get("network"):
+    if options.get("network") not in (None, False, "none"):
         return "on."
     allowed = options.get("egress_allow")
     if isinstance(allowed, list | tuple) and allowed:
