@@ -117,16 +117,11 @@ class OwnSandbox:
         with self._lock:
             if self._closed:
                 raise SandboxError("the tool is closed")
-            if self._held is None:
+            # A forked child has neither the thread nor its parent's session: it has a sandbox of its own.
+            if self._held is None or self._held.pid != os.getpid():
                 held = _Held(self._make)
                 held.finalizer = weakref.finalize(self, held.close)
                 self._held = held
-            elif self._held.pid != os.getpid():
-                # The thread is not here, and gRPC's asyncio crashes when it was used on both sides of a fork.
-                raise SandboxError(
-                    "this process was forked after the tool's first call: make that call after the fork, "
-                    "or start processes with the method `spawn`"
-                )
             return self._held
 
 
