@@ -17,14 +17,27 @@ pub const BOX_NAME: &str = "user";
 /// neither covers the other.
 #[must_use]
 pub fn home(interpreter: Option<&Interpreter>) -> &'static str {
-    const HOME: &str = "/home/user";
+    free_of(interpreter, "/home/user", "/home/sandbox")
+}
+
+/// The directory for temporary files on disk, chosen likewise.
+#[must_use]
+pub fn temporary(interpreter: Option<&Interpreter>) -> &'static str {
+    free_of(interpreter, "/var/tmp", "/var/cache/tmp")
+}
+
+fn free_of(
+    interpreter: Option<&Interpreter>,
+    usual: &'static str,
+    other: &'static str,
+) -> &'static str {
     let taken = interpreter.is_some_and(|interpreter| {
         interpreter
             .prefixes
             .iter()
-            .any(|prefix| prefix.starts_with(HOME))
+            .any(|prefix| prefix.starts_with(usual))
     });
-    if taken { "/home/sandbox" } else { HOME }
+    if taken { other } else { usual }
 }
 
 /// Ids that one realm takes when the map is wide enough: then on-disk owners below this number keep their numbers.

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::mount::MountAttrFlags;
 use serde::{Deserialize, Serialize};
 
-use super::identity::{BOX_ID, BOX_NAME, home};
+use super::identity::{BOX_ID, BOX_NAME, home, temporary};
 use super::plan::{Context, ROOT, Step, StepError};
 use super::tree;
 use crate::spec::Interpreter;
@@ -92,7 +92,7 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("var/cache", 0o755),
     ("var/cache/user", 0o755),
     ("var/empty", 0o755),
-    ("var/tmp", 0o777),
+    ("var/tmp", 0o755),
     ("workspace", 0o755),
 ];
 const DEVICES: &[(&str, u32, u32)] = &[
@@ -169,7 +169,10 @@ impl Builder<'_> {
             self.directory(name, *mode)?;
         }
         let home = home(self.spec.interpreter.as_ref());
-        self.directory(home.trim_start_matches('/'), 0o755)?;
+        let temporary = temporary(self.spec.interpreter.as_ref());
+        for path in [home, temporary] {
+            self.directory(path.trim_start_matches('/'), 0o755)?;
+        }
         for point in &self.spec.mount_points {
             let named = |error| {
                 StepError::new(

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::sandbox::identity::{BOX_NAME, home};
+use crate::sandbox::identity::{BOX_NAME, home, temporary};
 use crate::spec::{Interpreter, Limits};
 
 /// Where a session's caches are, on disk and kept between its steps.
 pub(super) const CACHE: &str = "/var/cache/user";
-/// Temporary files on disk, gone after the step.
-pub(super) const TEMPORARY: &str = "/var/tmp";
 pub(super) const WORKSPACE: &str = "/workspace";
 
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -42,7 +40,7 @@ pub(super) fn build(
         ("PYTHONNOUSERSITE", "1"),
         ("SHELL", "/bin/sh"),
         ("TERM", "dumb"),
-        ("TMPDIR", TEMPORARY),
+        ("TMPDIR", temporary(interpreter)),
         ("USER", BOX_NAME),
         ("NODE_PATH", "/workspace/node_modules"),
         ("XDG_CACHE_HOME", CACHE),

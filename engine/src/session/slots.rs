@@ -9,10 +9,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::SessionError;
-use super::environment::TEMPORARY;
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
-use crate::sandbox::identity::home;
+use crate::sandbox::identity::{home, temporary};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 
@@ -135,8 +134,8 @@ impl Slots {
             state.numbers
         };
         let own = self.directory.join(number.to_string());
-        let home = home(self.root.interpreter.as_ref());
-        for (below, target) in [("home", home), ("tmp", TEMPORARY)] {
+        let interpreter = self.root.interpreter.as_ref();
+        for (below, target) in [("home", home(interpreter)), ("tmp", temporary(interpreter))] {
             let source = own.join(below);
             std::fs::create_dir_all(&source).map_err(|source| PoolError::Io {
                 what: "make a directory of the session",
