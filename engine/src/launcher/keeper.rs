@@ -23,6 +23,9 @@ const WORKSPACE: &str = "/workspace";
 const SCRATCH: &str = "/srv";
 /// Mode of a new file when the caller names none.
 const NEW_FILE: u32 = 0o644;
+/// Changes that fit a datagram: so many, with paths so long.
+const FEW: usize = 32;
+const SHORT: usize = 512;
 /// Writes under way at once; a client that opens more has lost some.
 const MAX_WRITES: usize = 256;
 
@@ -110,8 +113,8 @@ impl Keeper {
         let done = |()| (FromKeeper::Done, None);
         match request {
             ToKeeper::Attach { .. } => Err(broken("attached already")),
-            ToKeeper::Begin { rescan } => self.begin(rescan),
-            ToKeeper::Changes { since } => self.changes(since),
+            ToKeeper::Begin { rescan, instead } => self.begin(rescan, instead),
+            ToKeeper::Changes { since, instead } => self.changes(since, instead),
             ToKeeper::OpenRead { path, max } => {
                 let (file, stat) = self.tree.open_read(&WorkspacePath::parse(&path)?, max)?;
                 Ok((FromKeeper::Opened(stat), Some(file)))
@@ -169,7 +172,10 @@ impl Keeper {
         self.numbers
     }
 
-    fn begin(&mut self, rescan: bool) -> Answer {
+    fn begin(&mut self, rescan: bool, instead: Option<u64>) -> Answer {
+        if let Some(instead) = instead {
+            self.held.remove(&instead);
+        }
         let snapshot = match &self.latest {
             Some(latest) if !rescan && !self.stale => Rc::clone(latest),
             _ => self.scan()?,
@@ -186,15 +192,12 @@ impl Keeper {
         Ok(snapshot)
     }
 
-    fn changes(&mut self, since: u64) -> Answer {
+    fn changes(&mut self, since: u64, instead: Option<u64>) -> Answer {
         let before = self
             .held
             .remove(&since)
             .ok_or_else(|| broken("no such snapshot"))?;
-        // What a file request changes while a step runs is the step's for all that this tells.
-        let stale = self.stale;
         let after = self.scan()?;
-        self.stale = stale && !self.held.is_empty();
         let mut files = diff(&before, &after);
         if self.given {
             self.tree.mark_host_risks(&mut files)?;
@@ -205,7 +208,23 @@ impl Keeper {
                 .iter()
                 .any(|snapshot| snapshot.truncated || snapshot.unreadable > 0),
         };
-        Ok((FromKeeper::Changes, Some(long("changes", &changes)?)))
+        if let Some(instead) = instead {
+            self.held.remove(&instead);
+        }
+        let next = self.next();
+        self.held.insert(next, after);
+        let few = changes.files.len() <= FEW
+            && changes
+                .files
+                .iter()
+                .all(|change| change.path.len() <= SHORT && change.old_path.is_none());
+        if few {
+            let changes = Some(changes);
+            return Ok((FromKeeper::Changes { changes, next }, None));
+        }
+        let beside = long("changes", &changes)?;
+        let changes = None;
+        Ok((FromKeeper::Changes { changes, next }, Some(beside)))
     }
 
     fn begin_write(&mut self, path: &[u8], mode: Option<u32>) -> Answer {

@@ -130,12 +130,16 @@ pub enum ToKeeper {
         given: bool,
     },
     /// Looks at the tree now; what changes later counts from here. `rescan`: others than sandboxes may have written.
+    /// `instead`: a snapshot to let go of.
     Begin {
         rescan: bool,
+        instead: Option<u64>,
     },
-    /// What changed since the snapshot that `Begin` named.
+    /// What changed since a snapshot, which is let go of. The snapshot that is made now is held for a later step, in the
+    /// place of `instead`.
     Changes {
         since: u64,
+        instead: Option<u64>,
     },
     OpenRead {
         path: Vec<u8>,
@@ -183,8 +187,11 @@ pub enum FromKeeper {
     Begun {
         since: u64,
     },
-    /// Beside it: a memfd of [`Changes`].
-    Changes,
+    /// `changes` none: they are long, and in a memfd beside it. `next`: the snapshot to ask a later step's changes since.
+    Changes {
+        changes: Option<Changes>,
+        next: u64,
+    },
     /// Beside it: the file, opened for reading.
     Opened(FileStat),
     /// Beside it: the file, opened for writing.

@@ -82,16 +82,36 @@ impl Keeper {
     }
 
     /// Remembers the workspace as it is; gives the number to ask [`Self::changes`] with, once.
-    pub async fn begin(&self, rescan: bool) -> Result<u64, KeeperError> {
-        match self.ask(&ToKeeper::Begin { rescan }, &[]).await? {
+    /// A snapshot that nobody will ask for, `instead`, is let go of.
+    pub async fn begin(&self, rescan: bool, instead: Option<u64>) -> Result<u64, KeeperError> {
+        match self.ask(&ToKeeper::Begin { rescan, instead }, &[]).await? {
             (FromKeeper::Begun { since }, _) => Ok(since),
             _ => Err(PROTOCOL.into()),
         }
     }
 
-    pub async fn changes(&self, since: u64) -> Result<Changes, KeeperError> {
-        match self.ask(&ToKeeper::Changes { since }, &[]).await? {
-            (FromKeeper::Changes, descriptors) => decode(&descriptors),
+    /// What changed since a snapshot, which is let go of, and the number of the snapshot that was made for it. That one
+    /// is held in the place of `instead`.
+    pub async fn changes(
+        &self,
+        since: u64,
+        instead: Option<u64>,
+    ) -> Result<(Changes, u64), KeeperError> {
+        match self.ask(&ToKeeper::Changes { since, instead }, &[]).await? {
+            (
+                FromKeeper::Changes {
+                    changes: Some(changes),
+                    next,
+                },
+                _,
+            ) => Ok((changes, next)),
+            (
+                FromKeeper::Changes {
+                    changes: None,
+                    next,
+                },
+                descriptors,
+            ) => Ok((decode(&descriptors)?, next)),
             _ => Err(PROTOCOL.into()),
         }
     }

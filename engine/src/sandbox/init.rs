@@ -18,10 +18,12 @@ use crate::sys::clone::{Stack, vfork};
 use crate::sys::exec::{StringTable, exit_now};
 use crate::sys::{datagram, signal};
 
-/// The one message to an init; beside it: stdin, stdout, stderr, then the [`Request`] and perhaps the code as memfds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// The one message to an init; beside it: stdin, stdout, stderr.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToInit {
-    Go,
+    Go(Box<Request>),
+    /// The request is too long for a datagram: it is in a memfd beside the streams.
+    GoLong,
 }
 
 /// What to execute. No bound but memory.
@@ -31,10 +33,16 @@ pub struct Request {
     pub arguments: Vec<Vec<u8>>,
     pub environment: Vec<(String, String)>,
     pub directory: PathBuf,
-    /// The name of the file that holds the code, below [`CODE_DIRECTORY`].
-    pub code_file: Option<String>,
+    pub code: Option<Code>,
     /// Processor numbers; empty: those of init.
     pub processors: Vec<u32>,
+}
+
+/// Source code, and the name of its file below [`CODE_DIRECTORY`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Code {
+    pub file: String,
+    pub source: Vec<u8>,
 }
 
 /// What an init tells the engine.
@@ -50,8 +58,8 @@ pub enum FromInit {
     Listener,
     /// The code runs.
     Started,
-    /// The code's main process ended with this wait status.
-    Exited { status: i32 },
+    /// The code's main process ended with this wait status. `alone`: no other process of the sandbox was left.
+    Exited { status: i32, alone: bool },
 }
 
 /// The life of an init; `engine` is its only descriptor that matters.
@@ -72,14 +80,16 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     build(spec)?;
     let mut stack = Stack::new();
     tell(engine, &FromInit::Ready)?;
-    let Some((ToInit::Go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")?
-    else {
+    let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
         return Ok(());
     };
     let (streams, rest) = split(descriptors)?;
-    let request = read_request(&rest)?;
-    if let Some(name) = &request.code_file {
-        write_code(name, rest.get(1))?;
+    let request = match go {
+        ToInit::Go(request) => *request,
+        ToInit::GoLong => read_request(&rest)?,
+    };
+    if let Some(code) = &request.code {
+        write_code(code)?;
     }
     rustix::process::chdir(&request.directory).at(
         Step::WorkingDirectory,
@@ -131,13 +141,10 @@ fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
 }
 
 /// The file is there and the place read-only before the code runs: it cannot change what a traceback shows.
-fn write_code(name: &str, code: Option<&OwnedFd>) -> Result<(), StepError> {
+fn write_code(code: &Code) -> Result<(), StepError> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     use rustix::mount::{MountFlags, mount_remount};
-    let path = format!("{CODE_DIRECTORY}/{name}");
-    let code = code
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-        .at(Step::WriteCode, path.clone())?;
+    let path = format!("{CODE_DIRECTORY}/{}", code.file);
     let file = openat(
         CWD,
         &path,
@@ -145,16 +152,11 @@ fn write_code(name: &str, code: Option<&OwnedFd>) -> Result<(), StepError> {
         Mode::from_raw_mode(0o644),
     )
     .at(Step::WriteCode, path.clone())?;
-    let size = rustix::fs::fstat(code)
-        .at(Step::WriteCode, path.clone())?
-        .st_size;
-    let mut offset = 0;
-    while i64::try_from(offset).is_ok_and(|done| done < size) {
-        let sent = rustix::fs::sendfile(&file, code, Some(&mut offset), 1 << 30)
+    let mut rest = code.source.as_slice();
+    while !rest.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))
             .at(Step::WriteCode, path.clone())?;
-        if sent == 0 {
-            break;
-        }
+        rest = &rest[written..];
     }
     // Nothing may be open for writing when the place becomes read-only.
     drop(file);
@@ -222,22 +224,32 @@ fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<Str
 
 /// Reaps orphans until the engine ends this process; tells how `main` ended.
 fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
+    let mut ended = None;
     loop {
-        match wait(WaitOptions::empty()) {
+        // Once the main process has ended, those that are dead already are taken before the end is told.
+        let options = if ended.is_some() {
+            WaitOptions::NOHANG
+        } else {
+            WaitOptions::empty()
+        };
+        match wait(options) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == main => {
-                tell(
-                    engine,
-                    &FromInit::Exited {
-                        status: status.as_raw(),
-                    },
-                )?;
+                ended = Some(status.as_raw());
             }
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => {
-                // No child is left: nothing can happen any more but the end.
-                let _ = datagram::receive::<ToInit>(engine);
-                return Ok(());
-            }
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return finish(engine, ended, false),
+            Err(_) => return finish(engine, ended, true),
         }
     }
+}
+
+/// Tells the end, then reaps on until the engine ends this process.
+fn finish(engine: BorrowedFd<'_>, ended: Option<i32>, alone: bool) -> Result<(), StepError> {
+    if let Some(status) = ended {
+        tell(engine, &FromInit::Exited { status, alone })?;
+    }
+    while wait(WaitOptions::empty()).is_ok() {}
+    // No child is left: nothing can happen any more but the end.
+    let _ = datagram::receive::<ToInit>(engine);
+    Ok(())
 }

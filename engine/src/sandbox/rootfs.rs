@@ -41,7 +41,7 @@ const USR_KEPT: &[&str] = &["bin", "sbin", "libexec", "include", "share", "local
 const USR_LINKS: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// What of an interpreter's prefix is the interpreter: a virtual environment often lies in a project.
 const PREFIX_KEPT: &[&str] = &["bin", "lib", "lib64", "include", "share", "pyvenv.cfg"];
-/// Directories of the host's `/etc` that programs need and that hold nothing private.
+/// Directories of the host's `/etc` that programs need; what not everybody may read in them is left out.
 const ETC_DIRECTORIES: &[&str] = &[
     "ssl/certs",
     "pki",
@@ -157,7 +157,7 @@ impl Builder<'_> {
     fn tmpfs(&self) -> Result<(), StepError> {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let tree = tree::tmpfs(
-            &[("mode", "755"), ("size", "8m"), ("nr_inodes", "8192")],
+            &[("mode", "755"), ("size", "16m"), ("nr_inodes", "16384")],
             attributes,
         )
         .at(Step::RootTmpfs, "tmpfs")?;
@@ -215,7 +215,8 @@ impl Builder<'_> {
             let kept = name
                 .to_str()
                 .is_some_and(|name| USR_KEPT.contains(&name) || name.starts_with("lib"));
-            if kept || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let empty = || fs::read_dir(entry.path()).is_ok_and(|mut below| below.next().is_none());
+            if kept || !entry.file_type().is_ok_and(|kind| kind.is_dir()) || empty() {
                 continue;
             }
             let operand = format!("/{parent}/{}", name.display());
@@ -272,7 +273,7 @@ impl Builder<'_> {
             self.copy_public(&Path::new("/etc").join(name))?;
         }
         for name in ETC_DIRECTORIES {
-            self.same_as_host(Step::RootEtc, &Path::new("/etc").join(name))?;
+            self.copy_public(&Path::new("/etc").join(name))?;
         }
         let java = fs::read_dir("/etc")
             .into_iter()
@@ -280,25 +281,49 @@ impl Builder<'_> {
             .flatten()
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("java-"));
         for entry in java {
-            self.same_as_host(Step::RootEtc, &entry.path())?;
+            self.copy_public(&entry.path())?;
         }
         Ok(())
     }
 
-    /// Copies a small file of the host that everybody may read, if it is there.
+    /// Copies what everybody may read of a small file, a link or a directory of the host, if it is there: each mount
+    /// instead would cost every sandbox.
     fn copy_public(&self, path: &Path) -> Result<(), StepError> {
         const MAX: u64 = 1 << 20;
-        let Ok(metadata) = fs::metadata(path) else {
+        const EVERYBODY: u32 = 0o004;
+        // A file of `/etc` itself may be a link to where the host keeps it; what it names is meant.
+        let top = path.parent() == Some(Path::new("/etc"));
+        let look = if top {
+            fs::metadata
+        } else {
+            fs::symlink_metadata
+        };
+        let Ok(metadata) = look(path) else {
             return Ok(());
         };
-        if !metadata.is_file() || metadata.permissions().mode() & 0o004 == 0 || metadata.len() > MAX
-        {
+        let operand = path.display().to_string();
+        let target = self.below(path);
+        if metadata.is_symlink() {
+            let link = fs::read_link(path).at(Step::RootEtc, operand.clone())?;
+            self.parents(Step::RootEtc, &target)?;
+            return symlink(link, target).at(Step::RootEtc, operand);
+        }
+        if metadata.permissions().mode() & EVERYBODY == 0 {
             return Ok(());
         }
-        let target = self.below(path);
+        if metadata.is_dir() {
+            fs::create_dir_all(&target).at(Step::RootEtc, operand.clone())?;
+            let entries = fs::read_dir(path).at(Step::RootEtc, operand)?;
+            return entries
+                .flatten()
+                .try_for_each(|entry| self.copy_public(&entry.path()));
+        }
+        if !metadata.is_file() || metadata.len() > MAX {
+            return Ok(());
+        }
         self.parents(Step::RootEtc, &target)?;
-        let text = fs::read(path).at(Step::RootEtc, path.display().to_string())?;
-        fs::write(&target, text).at(Step::RootEtc, path.display().to_string())
+        let text = fs::read(path).at(Step::RootEtc, operand.clone())?;
+        fs::write(&target, text).at(Step::RootEtc, operand)
     }
 
     fn devices(&self) -> Result<(), StepError> {

@@ -3,6 +3,7 @@
 use std::io::SeekFrom;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
@@ -51,6 +52,7 @@ impl FileWrite {
         let Some(write) = self.write.take() else {
             return Ok(0);
         };
+        self.session.touched.store(true, Ordering::Release);
         Ok(self.session.keeper.commit_write(write).await?)
     }
 }
@@ -102,6 +104,13 @@ fn file(fd: OwnedFd) -> File {
 }
 
 impl Engine {
+    /// The session, whose files will not be as the last step left them.
+    fn find_to_write(&self, id: &str) -> Result<Arc<Session>, SessionError> {
+        let session = self.find(id)?;
+        session.touched.store(true, Ordering::Release);
+        Ok(session)
+    }
+
     /// `mode`: permission bits of a new file.
     pub async fn write_file(
         &self,
@@ -109,7 +118,7 @@ impl Engine {
         path: Vec<u8>,
         mode: Option<u32>,
     ) -> Result<FileWrite, SessionError> {
-        let session = self.find(id)?;
+        let session = self.find_to_write(id)?;
         let (fd, write) = session.keeper.begin_write(path.clone(), mode).await?;
         Ok(FileWrite {
             session,
@@ -166,7 +175,7 @@ impl Engine {
     }
 
     pub async fn make_dir(&self, id: &str, path: Vec<u8>) -> Result<(), SessionError> {
-        Ok(self.find(id)?.keeper.make_dir(path).await?)
+        Ok(self.find_to_write(id)?.keeper.make_dir(path).await?)
     }
 
     pub async fn remove(
@@ -175,7 +184,11 @@ impl Engine {
         path: Vec<u8>,
         recursive: bool,
     ) -> Result<(), SessionError> {
-        Ok(self.find(id)?.keeper.remove(path, recursive).await?)
+        Ok(self
+            .find_to_write(id)?
+            .keeper
+            .remove(path, recursive)
+            .await?)
     }
 
     pub async fn rename(
@@ -186,7 +199,7 @@ impl Engine {
         replace: bool,
     ) -> Result<(), SessionError> {
         Ok(self
-            .find(id)?
+            .find_to_write(id)?
             .keeper
             .rename(source, target, replace)
             .await?)

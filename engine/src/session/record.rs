@@ -1,8 +1,8 @@
 //! What the engine keeps of one session.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,10 @@ pub(super) struct Session {
     pub(super) isolation: Vec<String>,
     pub(super) image_digest: String,
     pub(super) kept: Kept,
+    /// The keeper's snapshot from the end of the last step.
+    snapshot: Mutex<Option<u64>>,
+    /// A file request has written since.
+    pub(super) touched: AtomicBool,
     /// Fires when the session is being closed: its steps are cancelled.
     pub(super) closing: CancellationToken,
     running: AtomicU32,
@@ -89,6 +93,8 @@ impl Session {
             isolation,
             image_digest,
             kept: Kept::default(),
+            snapshot: Mutex::new(None),
+            touched: AtomicBool::new(false),
             closing: CancellationToken::new(),
             running: AtomicU32::new(0),
             begun: AtomicU64::new(0),
@@ -118,6 +124,19 @@ impl Session {
             limits: self.limits.clone(),
             isolation: self.isolation.clone(),
         }
+    }
+
+    /// Takes the snapshot that a step may count its changes from.
+    pub(super) fn take_snapshot(&self) -> Option<u64> {
+        self.snapshot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Leaves a snapshot for the next step.
+    pub(super) fn leave_snapshot(&self, number: u64) {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some(number);
     }
 
     pub(super) fn steps_running(&self) -> u32 {

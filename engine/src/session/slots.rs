@@ -14,6 +14,7 @@ use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
 use crate::sandbox::identity::{home, temporary};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
+use crate::sys::readiness;
 
 /// Slots of one session at most: steps beyond that wait.
 const MAX_SLOTS: usize = 128;
@@ -273,14 +274,15 @@ impl Slots {
         }
     }
 
-    /// Makes a used slot ready for the next step, in the background.
-    pub(super) fn put_back(self: &Arc<Self>, mut slot: Slot) {
+    /// Makes a used slot ready for the next step, in the background, once the last sandbox's init has ended.
+    pub(super) fn put_back(self: &Arc<Self>, mut slot: Slot, init: OwnedFd) {
         if self.state().closed {
             return self.throw_away(slot);
         }
         let slots = Arc::clone(self);
         tokio::spawn(async move {
             let made = async {
+                ended(init).await?;
                 slot.reset().await?;
                 slot.prepare(&slots.skeleton).await
             };
@@ -379,6 +381,16 @@ impl Slots {
             retired.await;
         }
     }
+}
+
+/// Waits for the end of a process that was killed.
+async fn ended(init: OwnedFd) -> Result<(), PoolError> {
+    let failed = |source| PoolError::Io {
+        what: "wait for a sandbox's end",
+        source,
+    };
+    let watched = readiness::watch(init, tokio::io::Interest::READABLE).map_err(failed)?;
+    watched.readable().await.map(drop).map_err(failed)
 }
 
 impl Lease {

@@ -1,5 +1,6 @@
 //! The life of a step, on one page: a slot, a snapshot, the watch, the changes, the verdict.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use crate::outcome::{
     classify,
 };
 use crate::pool::{PoolError, Skeleton, Slot};
-use crate::sandbox::init::Request;
+use crate::sandbox::init::{Code, Request};
 use crate::sandbox::skeleton::CODE_DIRECTORY;
 use crate::spec::{Language, Limits, Program, StepSpec};
 use crate::supervise::{Observed, Orders, watch};
@@ -102,7 +103,7 @@ impl Run<'_> {
         let since = self.begin_tracking().await?;
         let orders = self.orders(step, &slot, events, &cancel);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
-        let observed = match observed {
+        let mut observed = match observed {
             Ok(observed) => observed,
             Err(source) => {
                 self.session.slots.throw_away(slot);
@@ -113,10 +114,15 @@ impl Run<'_> {
             }
         };
         let usage = self.usage(&slot, &observed);
-        self.release(slot, &observed.evidence);
+        self.release(slot, observed.init.take(), &observed.evidence);
         self.check_launcher(&observed.evidence).await?;
         let changes = match since {
-            Some(since) => self.session.keeper.changes(since).await?,
+            Some(since) => {
+                let instead = self.session.take_snapshot();
+                let (changes, next) = self.session.keeper.changes(since, instead).await?;
+                self.session.leave_snapshot(next);
+                changes
+            }
             None => Changes::default(),
         };
         let overlapped = running.overlapped() && since.is_some();
@@ -137,8 +143,12 @@ impl Run<'_> {
             return Ok(None);
         }
         // In a workspace of the caller's, others write too.
-        let rescan = self.session.given_workspace();
-        Ok(Some(self.session.keeper.begin(rescan).await?))
+        let given = self.session.given_workspace();
+        let touched = self.session.touched.swap(false, Ordering::AcqRel);
+        match self.session.take_snapshot() {
+            Some(last) if !given && !touched => Ok(Some(last)),
+            last => Ok(Some(self.session.keeper.begin(given, last).await?)),
+        }
     }
 
     fn orders(
@@ -156,7 +166,7 @@ impl Run<'_> {
             &spec.env,
             &step.env,
         );
-        let (arguments, code_file, code) = program(step.program, self.session);
+        let (arguments, code) = program(step.program, self.session);
         let turn = self.engine.inner.turn.fetch_add(1, Ordering::Relaxed);
         let own = rustix::process::geteuid().as_raw();
         Orders {
@@ -164,10 +174,9 @@ impl Run<'_> {
                 arguments,
                 environment,
                 directory: step.cwd,
-                code_file,
+                code,
                 processors: environment::processors(&self.limits, turn),
             },
-            code,
             stdin: step.stdin,
             max_output: spec.max_output,
             deadline: step.timeout.unwrap_or(spec.timeout),
@@ -196,11 +205,12 @@ impl Run<'_> {
     }
 
     /// After an out-of-memory kill or a blocked call the slot is not used again.
-    fn release(&self, slot: Slot, evidence: &Evidence) {
-        if evidence.oom_kills > 0 || evidence.notification.is_some() {
-            self.session.slots.throw_away(slot);
-        } else {
-            self.session.slots.put_back(slot);
+    fn release(&self, slot: Slot, init: Option<OwnedFd>, evidence: &Evidence) {
+        match init {
+            Some(init) if evidence.oom_kills == 0 && evidence.notification.is_none() => {
+                self.session.slots.put_back(slot, init);
+            }
+            _ => self.session.slots.throw_away(slot),
         }
     }
 
@@ -249,6 +259,7 @@ impl Run<'_> {
         overlapped: bool,
     ) -> StepResult {
         let Observed {
+            init: _,
             evidence,
             stdout,
             stderr,
@@ -309,6 +320,7 @@ impl Run<'_> {
 
     fn without_run(&self, evidence: Evidence) -> StepResult {
         let observed = Observed {
+            init: None,
             evidence,
             stdout: Output::default(),
             stderr: Output::default(),
@@ -320,10 +332,10 @@ impl Run<'_> {
     }
 }
 
-/// The arguments, and for source code the name and content of its file.
-fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<String>, Option<Vec<u8>>) {
+/// The arguments, and for source code its file.
+fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<Code>) {
     match program {
-        Program::Argv(arguments) => (arguments, None, None),
+        Program::Argv(arguments) => (arguments, None),
         Program::Code {
             language,
             source,
@@ -339,7 +351,7 @@ fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<String>
                 format!("{CODE_DIRECTORY}/{name}").into_bytes(),
             ];
             arguments.extend(args);
-            (arguments, Some(name), Some(source))
+            (arguments, Some(Code { file: name, source }))
         }
     }
 }

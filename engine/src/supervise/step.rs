@@ -23,7 +23,6 @@ use crate::sys::{datagram, readiness};
 #[derive(Debug)]
 pub struct Orders {
     pub request: Request,
-    pub code: Option<Vec<u8>>,
     pub stdin: Vec<u8>,
     /// Bytes kept of each stream.
     pub max_output: u64,
@@ -36,9 +35,11 @@ pub struct Orders {
     pub cancel: CancellationToken,
 }
 
-/// What was seen of a step that is over: nothing of it runs any more.
+/// What was seen of a step that is over: no process of the code is left.
 #[derive(Debug)]
 pub struct Observed {
+    /// The sandbox's init, which may still be ending.
+    pub init: Option<OwnedFd>,
     pub evidence: Evidence,
     pub stdout: Output,
     pub stderr: Output,
@@ -82,6 +83,7 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
         begun: started,
         startup: None,
         killed: false,
+        quiet: false,
         control_open: true,
         program: orders
             .request
@@ -90,28 +92,31 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
             .cloned()
             .unwrap_or_default(),
     };
-    let request = postcard::to_stdvec(&orders.request).map_err(io::Error::other)?;
-    let request = datagram::data("request", &request)?;
-    let code = orders
-        .code
-        .map(|code| datagram::data("code", &code))
-        .transpose()?;
+    let (go, long) = go(orders.request)?;
     let mut beside = vec![
         stdin_read.as_fd(),
         stdout_write.as_fd(),
         stderr_write.as_fd(),
-        request.as_fd(),
     ];
-    beside.extend(code.iter().map(AsFd::as_fd));
+    beside.extend(long.iter().map(AsFd::as_fd));
     // An init that is gone shows as the death of the sandbox.
-    let _ = watch.skeleton.control.send(&ToInit::Go, &beside).await;
-    drop((stdin_read, stdout_write, stderr_write, request, code));
+    let _ = watch.skeleton.control.send(&go, &beside).await;
+    drop((stdin_read, stdout_write, stderr_write, long));
     let feeder = feed(stdin_write, orders.stdin)?;
     watch.run(orders.deadline, &orders.cancel).await;
     if let Some(feeder) = feeder {
         feeder.abort();
     }
     Ok(watch.finish())
+}
+
+/// The message that starts the step; a long request is in a memfd beside it.
+fn go(request: Request) -> io::Result<(ToInit, Option<OwnedFd>)> {
+    let bytes = postcard::to_stdvec(&request).map_err(io::Error::other)?;
+    if bytes.len() < datagram::MAX_MESSAGE - 16 {
+        return Ok((ToInit::Go(Box::new(request)), None));
+    }
+    Ok((ToInit::GoLong, Some(datagram::data("request", &bytes)?)))
 }
 
 /// Writes the step's input; the pipe closes behind it. A reader that is gone ends it.
@@ -137,6 +142,8 @@ struct Watch<'a> {
     begun: Instant,
     startup: Option<Duration>,
     killed: bool,
+    /// No process of the code is left: init's own end need not be waited for.
+    quiet: bool,
     control_open: bool,
     program: Vec<u8>,
 }
@@ -148,8 +155,9 @@ impl Watch<'_> {
         let oom = self.slot.oom_watch().ok().flatten();
         let oom_ready = oom.as_ref().and_then(oom_descriptor);
         let mut buffer = Vec::new();
-        loop {
+        while !self.quiet {
             tokio::select! {
+                biased;
                 message = self.skeleton.control.receive(), if self.control_open => {
                     match message {
                         Ok(Some((message, descriptors))) => self.hear(message, descriptors),
@@ -157,12 +165,6 @@ impl Watch<'_> {
                     }
                 }
                 () = ready(&self.init) => break,
-                () = self.stdout.readable(), if self.stdout.open() => {
-                    self.stdout.read(&mut buffer, &mut self.listeners);
-                }
-                () = self.stderr.readable(), if self.stderr.open() => {
-                    self.stderr.read(&mut buffer, &mut self.listeners);
-                }
                 open = listen(self.listener.as_ref()) => {
                     self.look();
                     if !open {
@@ -183,6 +185,11 @@ impl Watch<'_> {
                     self.evidence.deadline_ms =
                         Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
                     self.kill();
+                }
+                // Last, so that a flood delays nothing above; both at once, so that neither stream starves the other.
+                () = either(&self.stdout, &self.stderr) => {
+                    self.stdout.read(&mut buffer, &mut self.listeners);
+                    self.stderr.read(&mut buffer, &mut self.listeners);
                 }
             }
         }
@@ -224,10 +231,11 @@ impl Watch<'_> {
                 });
                 self.kill();
             }
-            FromInit::Exited { status } => {
+            FromInit::Exited { status, alone } => {
                 self.evidence.wait_status = Some(status);
                 // A try that is still in the listener is told before the sandbox is gone.
                 self.look();
+                self.quiet = alone;
                 self.kill();
             }
         }
@@ -268,6 +276,7 @@ impl Watch<'_> {
     fn finish(mut self) -> Observed {
         self.evidence.oom_kills = self.slot.oom_kills();
         Observed {
+            init: Some(self.init.into_inner()),
             duration: self.begun.elapsed(),
             startup: self.startup,
             evidence: self.evidence,
@@ -291,6 +300,14 @@ fn oom_descriptor(watch: &OomWatch) -> Option<AsyncFd<OwnedFd>> {
 async fn ready(fd: &AsyncFd<OwnedFd>) {
     // The readiness is kept: an ended process stays ended.
     let _ = fd.readable().await;
+}
+
+/// Waits until one of the streams can be read.
+async fn either(one: &Stream, other: &Stream) {
+    tokio::select! {
+        () = one.readable() => {}
+        () = other.readable() => {}
+    }
 }
 
 async fn listen(listener: Option<&Listener>) -> bool {

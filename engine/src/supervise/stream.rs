@@ -38,10 +38,6 @@ impl Stream {
         })
     }
 
-    pub(super) const fn open(&self) -> bool {
-        self.pipe.is_some()
-    }
-
     /// Waits until there is something to read. Can be cancelled.
     pub(super) async fn readable(&self) {
         match &self.pipe {
