@@ -230,3 +230,7 @@ fn escape_blocked(notification: &Notification) -> Verdict {
 fn seconds(ms: u64) -> String {
     format!("{} s", std::time::Duration::from_millis(ms).as_secs_f64())
 }
+
+#[cfg(test)]
+#[path = "classify_tests.rs"]
+mod tests;
