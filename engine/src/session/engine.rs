@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::kept::KEPT_FOR;
 use super::record::Session;
 use super::{Live, RuntimeDir, SessionError, SessionView, check};
 use crate::outcome::{AppliedLimit, StepResult};
@@ -145,9 +146,21 @@ impl Engine {
 
     /// Keeps output and changes that a reply could not carry, until release, the session's end or 60 s.
     pub fn keep(&self, id: &str, result: Arc<StepResult>) {
-        if let Ok(session) = self.find(id) {
-            session.kept.put(result);
-        }
+        let Ok(session) = self.find(id) else {
+            return;
+        };
+        session.kept.put(result);
+        let session = Arc::downgrade(&session);
+        tokio::spawn(async move {
+            // Each read starts the wait anew, so one look is not always enough.
+            loop {
+                tokio::time::sleep(KEPT_FOR).await;
+                match session.upgrade() {
+                    Some(session) if session.kept.expire() => {}
+                    _ => return,
+                }
+            }
+        });
     }
 
     /// What was kept of a step.
@@ -163,14 +176,6 @@ impl Engine {
             Ok(())
         } else {
             Err(SessionError::NoStep(step_id.to_owned()))
-        }
-    }
-
-    /// Lets go of kept results that nobody has read for a minute. To be called now and then.
-    pub fn expire_kept(&self) {
-        let sessions: Vec<_> = self.sessions_table().values().map(Arc::clone).collect();
-        for session in sessions {
-            session.kept.expire();
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::outcome::StepResult;
 
 /// How long a result waits to be read.
-const LIFETIME: Duration = Duration::from_secs(60);
+pub(super) const KEPT_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Kept(Mutex<HashMap<String, (Instant, Arc<StepResult>)>>);
@@ -15,7 +15,7 @@ pub(super) struct Kept(Mutex<HashMap<String, (Instant, Arc<StepResult>)>>);
 impl Kept {
     fn current(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Arc<StepResult>)>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, (since, _)| since.elapsed() < LIFETIME);
+        kept.retain(|_, (since, _)| since.elapsed() < KEPT_FOR);
         kept
     }
 
@@ -36,8 +36,8 @@ impl Kept {
         self.current().remove(step_id).is_some()
     }
 
-    /// Lets go of what nobody reads.
-    pub(super) fn expire(&self) {
-        drop(self.current());
+    /// Lets go of what nobody reads; whether anything is still kept.
+    pub(super) fn expire(&self) -> bool {
+        !self.current().is_empty()
     }
 }
