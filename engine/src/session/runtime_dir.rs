@@ -120,8 +120,10 @@ fn random_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// `$TMPDIR` on disk, else `/var/tmp`: memory would be charged to the step that writes.
-fn scratch_parent() -> (PathBuf, bool) {
+/// Where private workspaces go, and whether that is in memory: `$TMPDIR` on disk, else `/var/tmp`. Memory would be
+/// charged to the step that writes.
+#[must_use]
+pub fn scratch_parent() -> (PathBuf, bool) {
     let candidates = [std::env::temp_dir(), PathBuf::from("/var/tmp")];
     for candidate in &candidates {
         if candidate.is_dir() && !in_memory(candidate) {
