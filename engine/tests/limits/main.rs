@@ -2,6 +2,11 @@
 //!
 //! A host where the own cgroup takes no children fails here: that is what the suite's set-up is for.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "limits are tested on programs of the host"
+)]
+
 mod host;
 
 use rustix::event::{PollFd, Timespec, poll};

@@ -73,20 +73,12 @@ fn switch(errno: i32, around: &Surroundings) -> Option<Explanation> {
     }
     full("user", around.max_user_namespaces, errno).map(|found| {
         if around.nested {
-            // The counter of the inner namespace is set by whoever made it, not by this host's administrator.
-            Explanation {
-                cause: format!(
-                    "{}, as whoever made the user namespace around this process set it",
-                    found.cause
-                ),
-                mend: Some(around.container.map_or_else(
-                    || {
-                        "start stepbox outside of that sandbox, or without its --disable-userns"
-                            .to_owned()
-                    },
-                    |container| container.mend().to_owned(),
-                )),
-            }
+            // The count of the inner namespace is set by whoever made it, not by this host's administrator.
+            Explanation::new(
+                "whoever made the user namespace around this process lets no further one be made in it \
+                 (user.max_user_namespaces)",
+                "start stepbox outside of that sandbox, or start that without --disable-userns",
+            )
         } else {
             found
         }
