@@ -1,5 +1,10 @@
 //! Starting an engine in this process: directories, launcher and cgroups first, the runtime after them.
 
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
 use super::host;
 use crate::pool::{PoolError, Started, start};
 use crate::sandbox::cgroup::{CgroupError, Cgroups};
@@ -88,13 +93,29 @@ impl Foundation {
             cgroups,
             directories,
         } = self;
+        let launcher = started.pid;
         let done = runtime.block_on(async move {
             let engine = Engine::new(started, cgroups, directories).await?;
             Ok::<_, StartError>(work(engine).await)
         })?;
-        // What still runs in a worker thread is not waited for.
-        runtime.shutdown_background();
+        // What still runs in a worker thread is not waited for any longer.
+        runtime.shutdown_timeout(Duration::from_millis(200));
+        wait_for_end(launcher);
         Ok(done)
+    }
+}
+
+/// The launcher ends with its socket, after all that it made: whoever started this program finds nothing running when it
+/// returns. One that hangs is left to itself.
+fn wait_for_end(launcher: u32) {
+    let patience = Timespec {
+        tv_sec: 2,
+        tv_nsec: 0,
+    };
+    let pid = i32::try_from(launcher).ok().and_then(Pid::from_raw);
+    // One that is reaped already has no descriptor.
+    if let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
+        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience));
     }
 }
 
