@@ -66,14 +66,17 @@ fn ends_and_leaves_nothing(signal: Signal) {
         None,
         "it ends by itself: {output:?}"
     );
-    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(output.status.code(), Some(137), "{output:?}");
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("stepbox: cancelled: "), "{told}");
 
     place.assert_nothing_left();
     assert_eq!(cgroups_of(engine), Vec::<std::path::PathBuf>::new());
-    for process in processes {
-        assert!(!is_running(process), "{process} runs still");
+    for process in &processes {
+        assert!(
+            !is_running(*process),
+            "{process} of {processes:?} runs still"
+        );
     }
 }
 

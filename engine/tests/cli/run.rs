@@ -134,7 +134,7 @@ fn past_its_time_a_program_is_stopped_and_the_fault_is_on_stderr() {
         "-c",
         "print('begun', flush=True)\nwhile True: pass",
     ]);
-    assert_eq!(ended.code, Some(124), "{ended:?}");
+    assert_eq!(ended.code, Some(137), "{ended:?}");
     assert_eq!(ended.stdout, "begun\n");
     assert!(ended.stderr.contains("stepbox: timeout: "), "{ended:?}");
 }

@@ -48,7 +48,7 @@ fn the_plan_as_json_has_the_stages_and_steps_of_the_printed_one() {
     for stage in stages {
         let heading = lines.next().unwrap();
         assert!(
-            heading.starts_with(stage["name"].as_str().unwrap()),
+            heading.starts_with(stage["stage"].as_str().unwrap()),
             "{heading}"
         );
         for step in stage["steps"].as_array().unwrap() {
