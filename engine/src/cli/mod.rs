@@ -1,6 +1,8 @@
 //! The command line: flags, and one file for each command.
 
 pub mod args;
+mod doctor;
+mod host;
 mod json;
 mod plan;
 mod run;
@@ -32,8 +34,10 @@ pub fn main() -> ExitCode {
                 Err(mistakes) => return refuse(&mistakes),
             };
             serve::leave_session();
+            // By forks, which must come before the first thread.
+            let probes = host::probes();
             with_engine(|engine| async move {
-                match serve::serve(config, engine).await {
+                match serve::serve(config, probes, engine).await {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => refuse(&error),
                 }
@@ -44,7 +48,7 @@ pub fn main() -> ExitCode {
             Err(error) => refuse(&error),
         },
         Command::Plan(args) => written(plan::print(&args, &mut io::stdout().lock())),
-        Command::Doctor(_) => ExitCode::SUCCESS,
+        Command::Doctor(args) => doctor::examine(&args),
     }
 }
 

@@ -1,10 +1,11 @@
 //! `stepbox serve`.
 
 use super::args::ServeArgs;
-use crate::api::host::HostInfo;
+use crate::api::host::{self, HostInfo};
 use crate::api::server::{self, ServeError};
 use crate::config::{Environment, Mistakes, ServeConfig};
 use crate::sandbox::identity::Mode;
+use crate::sandbox::probe::Probe;
 use crate::session::Engine;
 
 /// Parses the flags of `serve`.
@@ -27,15 +28,35 @@ pub fn leave_session() {
 ///
 /// # Errors
 /// The server could not start, or its transport failed.
-pub async fn serve(config: ServeConfig, engine: Engine) -> Result<(), ServeError> {
+pub async fn serve(
+    config: ServeConfig,
+    probes: Vec<Probe>,
+    engine: Engine,
+) -> Result<(), ServeError> {
     let host = HostInfo {
         kernel: rustix::system::uname()
             .release()
             .to_string_lossy()
             .into_owned(),
         root: engine.mode() == Mode::Root,
-        probes: Vec::new(),
+        probes: probes.into_iter().map(told).collect(),
         limit_mechanisms: engine.limit_mechanisms(),
     };
     server::serve(config, host, engine).await
+}
+
+fn told(probe: Probe) -> host::Probe {
+    let Probe {
+        name,
+        available,
+        needed: _,
+        detail,
+        mend,
+    } = probe;
+    host::Probe {
+        name: name.to_owned(),
+        available,
+        detail,
+        mend,
+    }
 }

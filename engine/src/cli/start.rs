@@ -1,9 +1,14 @@
 //! Starting an engine in this process: directories, launcher and cgroups first, the runtime after them.
 
-use std::process::ExitCode;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::host;
 use crate::pool::{PoolError, Started, start};
 use crate::sandbox::cgroup::{CgroupError, Cgroups};
+use crate::sandbox::probe::Probe;
 use crate::session::{Engine, RuntimeDir, RuntimeDirError};
 
 /// Why no engine could be started.
@@ -11,12 +16,30 @@ use crate::session::{Engine, RuntimeDir, RuntimeDirError};
 pub(super) enum StartError {
     #[error(transparent)]
     Directories(#[from] RuntimeDirError),
-    #[error("sandboxes cannot be made on this host: {0}")]
-    Launcher(#[from] PoolError),
+    #[error("sandboxes cannot be made on this host: {source}{}", told(obstacles))]
+    Launcher {
+        source: PoolError,
+        /// What the host lacks, by trying.
+        obstacles: Vec<Probe>,
+    },
+    #[error("the launcher: {0}")]
+    Engine(#[from] PoolError),
     #[error(transparent)]
     Cgroups(#[from] CgroupError),
     #[error("start the runtime: {0}")]
     Runtime(std::io::Error),
+}
+
+/// A line for each obstacle, and one for what mends it.
+fn told(obstacles: &[Probe]) -> String {
+    obstacles
+        .iter()
+        .filter(|probe| probe.mend.is_some())
+        .map(|probe| {
+            let mend = probe.mend.as_deref().unwrap_or_default();
+            format!("\n{}: {}\nto mend it: {mend}", probe.name, probe.detail)
+        })
+        .collect()
 }
 
 /// What exists before the runtime does.
@@ -32,7 +55,10 @@ impl Foundation {
     pub(super) fn lay() -> Result<Self, StartError> {
         let directories = RuntimeDir::create()?;
         let laid = start(&directories.setup())
-            .map_err(StartError::from)
+            .map_err(|source| StartError::Launcher {
+                source,
+                obstacles: host::obstacles(),
+            })
             .and_then(|started| {
                 let cgroups = Cgroups::create(&directories.id, Some(started.pid))?;
                 Ok((started, cgroups))
@@ -51,10 +77,10 @@ impl Foundation {
     }
 
     /// Runs `work` with the engine, in the runtime.
-    pub(super) fn run<F: Future<Output = ExitCode>>(
+    pub(super) fn run<T, F: Future<Output = T>>(
         self,
         work: impl FnOnce(Engine) -> F,
-    ) -> Result<ExitCode, StartError> {
+    ) -> Result<T, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(
                 std::thread::available_parallelism().map_or(2, |count| count.get().min(8)),
@@ -67,12 +93,59 @@ impl Foundation {
             cgroups,
             directories,
         } = self;
-        let code = runtime.block_on(async move {
+        let launcher = started.pid;
+        let done = runtime.block_on(async move {
             let engine = Engine::new(started, cgroups, directories).await?;
             Ok::<_, StartError>(work(engine).await)
         })?;
-        // What still runs in a worker thread is not waited for.
-        runtime.shutdown_background();
-        Ok(code)
+        // What still runs in a worker thread is not waited for any longer.
+        runtime.shutdown_timeout(Duration::from_millis(200));
+        wait_for_end(launcher);
+        Ok(done)
+    }
+}
+
+/// The launcher ends with its socket, after all that it made: whoever started this program finds nothing running when it
+/// returns. One that hangs is left to itself.
+fn wait_for_end(launcher: u32) {
+    let patience = Timespec {
+        tv_sec: 2,
+        tv_nsec: 0,
+    };
+    let pid = i32::try_from(launcher).ok().and_then(Pid::from_raw);
+    // One that is reaped already has no descriptor.
+    if let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
+        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::plan::{Step, StepError};
+
+    #[test]
+    fn a_launcher_that_cannot_start_says_the_cause_and_the_command() {
+        let refused = std::io::Error::from_raw_os_error(libc::EPERM);
+        let probe = |name, mend: Option<&str>| Probe {
+            name,
+            available: false,
+            needed: true,
+            detail: "the seccomp filter of Docker refuses it".to_owned(),
+            mend: mend.map(str::to_owned),
+        };
+        let error = StartError::Launcher {
+            source: StepError::new(Step::UserNamespace, "unshare", &refused).into(),
+            obstacles: vec![
+                probe("user_namespaces", Some("docker run --security-opt x")),
+                probe("fresh_proc", None),
+            ],
+        };
+        assert_eq!(
+            error.to_string(),
+            "sandboxes cannot be made on this host: user-namespace: unshare: Operation not permitted (os error 1)\n\
+             user_namespaces: the seccomp filter of Docker refuses it\n\
+             to mend it: docker run --security-opt x"
+        );
     }
 }

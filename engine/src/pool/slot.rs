@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::io::Interest;
+
 use super::{Channel, Launcher, PoolError};
 use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner};
 use crate::outcome::AppliedLimit;
@@ -13,7 +15,7 @@ use crate::sandbox::init::FromInit;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::Limits;
-use crate::sys::datagram;
+use crate::sys::{datagram, readiness};
 
 /// A tree for a slot, to be mounted at `target` for all its sandboxes.
 #[derive(Debug)]
@@ -37,6 +39,16 @@ impl Drop for Skeleton {
         let _ =
             rustix::process::pidfd_send_signal(self.init.as_fd(), rustix::process::Signal::KILL);
     }
+}
+
+/// Waits for the end of a process that was killed.
+pub async fn ended(init: OwnedFd) -> Result<(), PoolError> {
+    let failed = |source| PoolError::Io {
+        what: "wait for a sandbox's end",
+        source,
+    };
+    let watched = readiness::watch(init, Interest::READABLE).map_err(failed)?;
+    watched.readable().await.map(drop).map_err(failed)
 }
 
 #[derive(Debug)]

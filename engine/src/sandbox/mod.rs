@@ -6,6 +6,7 @@ pub mod child;
 pub mod identity;
 pub mod init;
 pub mod plan;
+pub mod probe;
 pub mod rootfs;
 pub mod seccomp;
 pub mod skeleton;

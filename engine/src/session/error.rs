@@ -1,6 +1,7 @@
 //! Why a request about a session could not be carried out.
 
 use crate::pool::{KeeperError, PoolError};
+use crate::sandbox::probe::explain;
 use crate::workspace::FileError;
 
 /// What happens to the code is never an error.
@@ -38,7 +39,19 @@ impl From<PoolError> for SessionError {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::Gone("the launcher") => Self::LauncherLost,
-            error => Self::Setup(error.to_string()),
+            PoolError::Step(step) => match explain(&step) {
+                Some(found) => Self::Unavailable {
+                    what: format!(
+                        "sandboxes cannot be made on this host: {step}: {}",
+                        found.cause
+                    ),
+                    mend: found.mend,
+                },
+                None => Self::Setup(step.to_string()),
+            },
+            error @ (PoolError::Cgroup(_) | PoolError::Io { .. } | PoolError::Gone(_)) => {
+                Self::Setup(error.to_string())
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ use std::time::SystemTime;
 pub use engine::Engine;
 pub use error::SessionError;
 pub use file::{FileRead, FileWrite};
-pub use runtime_dir::{RuntimeDir, RuntimeDirError};
+pub use runtime_dir::{RuntimeDir, RuntimeDirError, scratch_parent};
 
 pub use crate::outcome::StepEvent;
 use crate::outcome::{AppliedLimit, FileChange, StepResult};

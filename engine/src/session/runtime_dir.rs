@@ -13,14 +13,17 @@ use rustix::fs::{FlockOperation, flock, statfs};
 use crate::launcher::message::Setup;
 use crate::launcher::scratch::remove_directory;
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// Why an engine has no place to be.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{} is not a directory of this user's alone", .0.display())]
+    #[error(
+        "{} is not a directory of this user's alone; set TMPDIR to a directory that is",
+        .0.display()
+    )]
     NotOurs(PathBuf),
 }
 
@@ -120,8 +123,10 @@ fn random_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// `$TMPDIR` on disk, else `/var/tmp`: memory would be charged to the step that writes.
-fn scratch_parent() -> (PathBuf, bool) {
+/// Where private workspaces go, and whether that is in memory: `$TMPDIR` on disk, else `/var/tmp`. Memory would be
+/// charged to the step that writes.
+#[must_use]
+pub fn scratch_parent() -> (PathBuf, bool) {
     let candidates = [std::env::temp_dir(), PathBuf::from("/var/tmp")];
     for candidate in &candidates {
         if candidate.is_dir() && !in_memory(candidate) {
@@ -133,7 +138,7 @@ fn scratch_parent() -> (PathBuf, bool) {
 }
 
 fn in_memory(path: &Path) -> bool {
-    statfs(path).is_ok_and(|stat| i64::from(stat.f_type) == TMPFS_MAGIC)
+    statfs(path).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC)
 }
 
 fn make_directory(path: &Path) -> Result<(), RuntimeDirError> {

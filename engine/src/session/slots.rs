@@ -10,11 +10,10 @@ use tokio::sync::oneshot;
 
 use super::SessionError;
 use crate::launcher::message::{RealmId, TreeRequest};
-use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
+use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares, ended};
 use crate::sandbox::identity::{home, temporary};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::sys::readiness;
 
 /// Slots of one session at most: steps beyond that wait.
 const MAX_SLOTS: usize = 128;
@@ -381,16 +380,6 @@ impl Slots {
             retired.await;
         }
     }
-}
-
-/// Waits for the end of a process that was killed.
-async fn ended(init: OwnedFd) -> Result<(), PoolError> {
-    let failed = |source| PoolError::Io {
-        what: "wait for a sandbox's end",
-        source,
-    };
-    let watched = readiness::watch(init, tokio::io::Interest::READABLE).map_err(failed)?;
-    watched.readable().await.map(drop).map_err(failed)
 }
 
 impl Lease {

@@ -59,7 +59,7 @@ pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
         tls: 0,
         set_tid: 0,
         set_tid_size: 0,
-        cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
+        cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd().unsigned_abs().into()),
     };
     // SAFETY: `args` is a valid clone_args of the size given, `pidfd` outlives the call, and without CLONE_VM the child
     // runs on a copy of this stack, so returning twice is sound in a single-threaded process.

@@ -5,6 +5,7 @@ pub mod clone;
 pub mod datagram;
 pub mod exec;
 pub mod keyring;
+pub mod landlock;
 pub mod mount;
 pub mod namespace;
 pub mod netdevice;

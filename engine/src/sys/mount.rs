@@ -43,7 +43,9 @@ pub fn set_attributes(
         } else {
             0
         },
-        userns_fd: attributes.id_map.map_or(0, |fd| fd.as_raw_fd() as u64),
+        userns_fd: attributes
+            .id_map
+            .map_or(0, |fd| fd.as_raw_fd().unsigned_abs().into()),
     };
     let mut flags = libc::AT_EMPTY_PATH;
     if recursive {

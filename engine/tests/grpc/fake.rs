@@ -1,6 +1,7 @@
 //! An engine that makes no sandboxes: what a program's name says, happens.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
@@ -37,7 +38,10 @@ struct State {
 impl Default for State {
     fn default() -> Self {
         Self {
-            directory: tempfile::tempdir().expect("tempdir"),
+            directory: tempfile::Builder::new()
+                .permissions(std::fs::Permissions::from_mode(0o700))
+                .tempdir()
+                .expect("tempdir"),
             table: Mutex::default(),
             waiting: watch::Sender::new(0),
             cancelled: watch::Sender::new(0),

@@ -2,6 +2,11 @@
 //!
 //! A host where the own cgroup takes no children fails here: that is what the suite's set-up is for.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "limits are tested on programs of the host"
+)]
+
 mod host;
 
 use rustix::event::{PollFd, Timespec, poll};
@@ -339,8 +344,9 @@ fn removal_kills_nothing() {
 
 #[test]
 fn a_dead_engines_cgroups_are_swept_with_what_runs_in_them_and_a_living_ones_are_kept() {
-    let dead = Host::new();
+    let mut dead = Host::new();
     let mut left = dead.start(&dead.slot("a"), "input()");
+    dead.die();
     let living = dead.beside();
     let mut other = living.start(&living.slot("a"), "input()");
     let sweeper = living.beside();
@@ -362,6 +368,22 @@ fn a_dead_engines_cgroups_are_swept_with_what_runs_in_them_and_a_living_ones_are
             .all(|directory| directory.exists())
     );
     other.end();
+}
+
+#[test]
+fn an_engine_that_lives_is_not_swept_whatever_another_takes_it_for() {
+    let living = Host::new();
+    let mut process = living.start(&living.slot("a"), "input()");
+    let sweeper = living.beside();
+    let mistaken = living.id().to_owned();
+    sweeper
+        .cgroups()
+        .sweep(|id| id == mistaken)
+        .expect("nothing to sweep");
+    assert!(process.lives());
+    let directories = living.directories();
+    assert!(directories.iter().all(|directory| directory.exists()));
+    process.end();
 }
 
 #[test]

@@ -61,7 +61,12 @@ pub(super) fn request_scope(engine_id: &str, pid: u32) -> Result<(), ScopeError>
     possible()?;
     let unit = format!("stepbox-{engine_id}.scope");
     let deadline = Instant::now() + PATIENCE;
-    let child = Command::new("busctl")
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the manager's bus has its own client; it runs before any code of a session"
+    )]
+    let mut busctl = Command::new("busctl");
+    let child = busctl
         .args(arguments(&unit, pid, rustix::process::geteuid().is_root()))
         .env("XDG_RUNTIME_DIR", runtime_directory())
         .env("LC_ALL", "C")

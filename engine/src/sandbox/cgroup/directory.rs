@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Uid, flock};
 use rustix::io::Errno;
 
 use super::error::CgroupError;
@@ -45,6 +45,40 @@ impl Directory {
             }
         })?;
         Self::open(&path)
+    }
+
+    /// As [`Self::make`], locked for as long as the value lives: by that another engine knows that this one lives,
+    /// wherever its directories are.
+    pub(super) fn make_locked(&self, name: &str) -> Result<Self, CgroupError> {
+        let mut lost = false;
+        for _ in 0..REMOVE_TRIES {
+            match self.make(name) {
+                Ok(made) if made.try_lock() && made.is_linked() => return Ok(made),
+                // A sweep that came between the two calls has the lock, and removes what it sees as nobody's.
+                Ok(_) => lost = true,
+                Err(CgroupError::Make {
+                    source: Errno::EXIST,
+                    ..
+                }) if lost => {}
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(REMOVE_PAUSE);
+        }
+        Err(CgroupError::Make {
+            path: self.path.join(name),
+            source: Errno::BUSY,
+        })
+    }
+
+    /// Takes the lock that its engine holds while it lives; released with the value.
+    pub(super) fn try_lock(&self) -> bool {
+        flock(&self.fd, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
+
+    fn is_linked(&self) -> bool {
+        let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let held = rustix::fs::fstat(&self.fd).map(identity);
+        held.is_ok() && held == rustix::fs::lstat(&self.path).map(identity)
     }
 
     pub(super) fn path(&self) -> &Path {

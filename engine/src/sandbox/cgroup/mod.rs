@@ -169,7 +169,8 @@ impl Cgroups {
         v1.and(v2)
     }
 
-    /// Kills and removes what dead engines left beside this one's cgroups.
+    /// Kills and removes what dead engines left beside this one's cgroups. One that lives holds a lock on its own,
+    /// whatever `is_dead` says of it.
     pub fn sweep(&self, is_dead: impl Fn(&str) -> bool) -> Result<(), CgroupError> {
         let v1 = self.v1.iter().flat_map(|tree| tree.bases());
         let v2 = self.v2.iter().map(v2::Tree::base);

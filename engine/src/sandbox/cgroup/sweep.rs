@@ -11,8 +11,8 @@ use super::error::CgroupError;
 const ROUNDS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Removes the cgroups below `base` of every engine that `is_dead`. The others are tried even when one fails; the first error is
-/// returned.
+/// Removes the cgroups below `base` of every engine that `is_dead` and that does not hold their lock. The others are
+/// tried even when one fails; the first error is returned.
 pub(super) fn sweep(
     base: &Directory,
     own_id: &str,
@@ -39,6 +39,10 @@ fn bury(path: &std::path::Path) -> Result<(), CgroupError> {
         }) => return Ok(()),
         other => other?,
     };
+    if !directory.try_lock() {
+        // Its engine lives, with its own directories in a place where `is_dead` does not look.
+        return Ok(());
+    }
     for _ in 0..ROUNDS {
         if !kill_all(&directory)? {
             break;

@@ -45,7 +45,7 @@ impl Tree {
             return Ok(());
         }
         let base = Directory::open(base)?;
-        let group = base.make(name)?;
+        let group = base.make_locked(name)?;
         self.groups.push((vec![controller], group));
         self.bases.push(base);
         Ok(())

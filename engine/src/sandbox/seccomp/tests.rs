@@ -333,10 +333,6 @@ fn second_listener_is_refused_as_the_kernel_does() {
 }
 
 #[test]
-#[expect(
-    clippy::print_stdout,
-    reason = "sizes are worth a look when the policy changes"
-)]
 fn decision_without_arguments_takes_few_instructions() {
     for stack in Stack::both() {
         for (filter, program) in [("base", &stack.base), ("step", &stack.step)] {

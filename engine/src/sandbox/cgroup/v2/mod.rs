@@ -62,7 +62,7 @@ impl Tree {
         if !enabled.is_empty() {
             refuse_base(&base, own)?;
         }
-        let top = base.make(name)?;
+        let top = base.make_locked(name)?;
         let mut tree = Self {
             base,
             top,
