@@ -33,6 +33,8 @@ UNIT
 cat > "$root/etc/systemd/system/payload.service" <<'UNIT'
 [Unit]
 Before=serial-getty@ttyS0.service
+Requires=dev-vdb.device
+After=dev-vdb.device
 
 [Service]
 Type=oneshot

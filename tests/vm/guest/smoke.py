@@ -11,7 +11,7 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 STEPBOX = str(HERE / "stepbox")
 SITE = HERE / "site"
-PATIENCE_S = 120
+PATIENCE_S = 60
 
 
 def stepbox(*words, **options):
