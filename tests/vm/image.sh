@@ -10,7 +10,8 @@ packages=systemd,systemd-sysv,dbus,dbus-user-session,libpam-systemd,udev,login,p
 packages+=,linux-image-cloud-amd64,initramfs-tools,bash,procps,python3
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/stepbox-vm.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+# Stopped half-way, the bootstrap may have file systems of the host mounted in there: those are not to be walked into.
+trap 'rm -rf --one-file-system "$work"' EXIT
 
 mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$work/root"
 root=$work/root

@@ -48,7 +48,7 @@ timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1
     -nodefaults -nographic -no-reboot -nic none -snapshot \
     -drive "file=$disk,format=raw,if=virtio" -drive "file=$work/payload.tar,format=raw,if=virtio,readonly=on" \
     -kernel "$disk.kernel" -initrd "$disk.initrd" \
-    -append 'console=ttyS0 root=/dev/vda rw quiet systemd.show_status=0' \
+    -append 'console=ttyS0 root=/dev/vda rw quiet loglevel=0 systemd.show_status=0' \
     -serial "file:$work/console" < /dev/null &
 machine=$!
 

@@ -96,14 +96,18 @@ impl RuntimeDir {
         }
     }
 
-    /// Whether the engine of this name is dead, by its lock.
+    /// Whether the engine of this name is dead, by its lock; none for one that has no directory beside this one.
     #[must_use]
-    pub fn is_dead(&self, id: &str) -> bool {
-        id != self.id
-            && self
-                .state
-                .parent()
-                .is_none_or(|base| !is_locked(&base.join(format!("engine-{id}"))))
+    pub fn is_dead(&self, id: &str) -> Option<bool> {
+        if id == self.id {
+            return Some(false);
+        }
+        let state = self.state.parent()?.join(format!("engine-{id}"));
+        // The launcher may have removed a stale one already.
+        if self.stale.contains(&state) {
+            return Some(true);
+        }
+        state.join("lock").exists().then(|| !is_locked(&state))
     }
 
     /// Removes the directories.

@@ -346,7 +346,10 @@ fn a_dead_engines_cgroups_are_swept_with_what_runs_in_them_and_a_living_ones_are
     let sweeper = living.beside();
 
     let gone = dead.id().to_owned();
-    sweeper.cgroups().sweep(|id| id == gone).expect("swept");
+    sweeper
+        .cgroups()
+        .sweep(|id| Some(id == gone))
+        .expect("swept");
 
     assert_eq!(left.wait().signal, Some(9));
     assert!(
@@ -362,6 +365,21 @@ fn a_dead_engines_cgroups_are_swept_with_what_runs_in_them_and_a_living_ones_are
             .all(|directory| directory.exists())
     );
     other.end();
+}
+
+#[test]
+fn an_engine_that_lives_is_not_swept_by_one_that_does_not_know_it() {
+    let living = Host::new();
+    let mut process = living.start(&living.slot("a"), "input()");
+
+    living
+        .beside()
+        .cgroups()
+        .sweep(|_| None)
+        .expect("nothing to sweep");
+
+    assert!(process.lives());
+    process.end();
 }
 
 #[test]

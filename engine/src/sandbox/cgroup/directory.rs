@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::error::CgroupError;
@@ -14,6 +14,9 @@ const REMOVE_TRIES: u32 = 40;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
 const BLOCK: usize = 4096;
+
+/// How long an engine may take from making its cgroup to claiming it.
+const SETTLED: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -45,6 +48,22 @@ impl Directory {
             }
         })?;
         Self::open(&path)
+    }
+
+    /// Marks this cgroup as a living engine's, as long as this descriptor is open. Unlike a lock in a file it is found by
+    /// engines that have other directories.
+    pub(super) fn claim(&self) -> Result<(), Errno> {
+        rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Whether no living engine has claimed it, and one that is being made has had the time to.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let settled = rustix::fs::fstat(&self.fd).is_ok_and(|stat| {
+            let made = u64::try_from(stat.st_ctime).unwrap_or(u64::MAX);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            now.is_ok_and(|now| now.as_secs().saturating_sub(made) >= SETTLED.as_secs())
+        });
+        settled && self.claim().is_ok()
     }
 
     pub(super) fn path(&self) -> &Path {

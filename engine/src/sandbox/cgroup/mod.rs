@@ -125,12 +125,17 @@ impl Cgroups {
             refusals.extend(refused);
             tree
         });
-        Ok(Self {
+        let cgroups = Self {
             engine_id: engine_id.to_owned(),
             v1: (!v1.is_empty()).then_some(v1),
             v2,
             refusals,
-        })
+        };
+        for group in cgroups.groups() {
+            // Nobody else can have claimed what was made just now.
+            let _ = group.claim();
+        }
+        Ok(cgroups)
     }
 
     /// The limits that no cgroup keeps here.
@@ -169,8 +174,9 @@ impl Cgroups {
         v1.and(v2)
     }
 
-    /// Kills and removes what dead engines left beside this one's cgroups.
-    pub fn sweep(&self, is_dead: impl Fn(&str) -> bool) -> Result<(), CgroupError> {
+    /// Kills and removes what dead engines left beside this one's cgroups. `is_dead` says none of an engine that it does
+    /// not know.
+    pub fn sweep(&self, is_dead: impl Fn(&str) -> Option<bool>) -> Result<(), CgroupError> {
         let v1 = self.v1.iter().flat_map(|tree| tree.bases());
         let v2 = self.v2.iter().map(v2::Tree::base);
         v1.chain(v2)
@@ -178,13 +184,15 @@ impl Cgroups {
             .fold(Ok(()), Result::and)
     }
 
+    fn groups(&self) -> impl Iterator<Item = &Directory> {
+        let v1 = self.v1.iter().flat_map(v1::Tree::groups);
+        v1.chain(self.v2.iter().map(v2::Tree::top))
+    }
+
     /// The directories that this engine made its cgroups in.
     #[must_use]
     pub fn directories(&self) -> Vec<&Path> {
-        let v1 = self.v1.iter().flat_map(v1::Tree::groups);
-        v1.chain(self.v2.iter().map(v2::Tree::top))
-            .map(Directory::path)
-            .collect()
+        self.groups().map(Directory::path).collect()
     }
 
     /// What keeps a limit of `resource` here.

@@ -11,26 +11,29 @@ use super::error::CgroupError;
 const ROUNDS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Removes the cgroups below `base` of every engine that `is_dead`. The others are tried even when one fails; the first error is
+/// Removes the cgroups below `base` of every engine that `is_dead`. Of one that the caller does not know (none), because
+/// it has another runtime directory, they are removed when no living engine claims them. The others are tried even when one fails; the first error is
 /// returned.
 pub(super) fn sweep(
     base: &Directory,
     own_id: &str,
-    is_dead: &dyn Fn(&str) -> bool,
+    is_dead: &dyn Fn(&str) -> Option<bool>,
 ) -> Result<(), CgroupError> {
     let mut outcome = Ok(());
     for name in base.children()? {
-        let dead = name
-            .strip_prefix(PREFIX)
-            .is_some_and(|id| id != own_id && super::is_name(id) && is_dead(id));
-        if dead {
-            outcome = outcome.and(bury(&base.path().join(&name)));
+        let id = name.strip_prefix(PREFIX);
+        let Some(id) = id.filter(|id| *id != own_id && super::is_name(id)) else {
+            continue;
+        };
+        let verdict = is_dead(id);
+        if verdict != Some(false) {
+            outcome = outcome.and(bury(&base.path().join(&name), verdict.is_some()));
         }
     }
     outcome
 }
 
-fn bury(path: &std::path::Path) -> Result<(), CgroupError> {
+fn bury(path: &std::path::Path, known_dead: bool) -> Result<(), CgroupError> {
     let directory = match Directory::open(path) {
         // The engine's other survivor was quicker.
         Err(CgroupError::Open {
@@ -39,6 +42,9 @@ fn bury(path: &std::path::Path) -> Result<(), CgroupError> {
         }) => return Ok(()),
         other => other?,
     };
+    if !known_dead && !directory.is_abandoned() {
+        return Ok(());
+    }
     for _ in 0..ROUNDS {
         if !kill_all(&directory)? {
             break;
