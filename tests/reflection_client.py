@@ -1,8 +1,8 @@
 """Calls any method of a gRPC server by its reflection, from JSON: the part of grpcurl's command line that the documents use.
 
-    reflection_client.py -plaintext [-unix] [-H 'name: value'] [-d JSON|@] ADDRESS list [SERVICE]
-    reflection_client.py -plaintext [-unix] [-H 'name: value'] [-d JSON|@] ADDRESS describe SYMBOL
-    reflection_client.py -plaintext [-unix] [-H 'name: value'] [-d JSON|@] ADDRESS SERVICE/METHOD
+    reflection_client.py -plaintext [-unix] [-authority NAME] [-H 'name: value'] [-d JSON|@] ADDRESS list [SERVICE]
+    reflection_client.py -plaintext [-unix] [-authority NAME] [-H 'name: value'] [-d JSON|@] ADDRESS describe SYMBOL
+    reflection_client.py -plaintext [-unix] [-authority NAME] [-H 'name: value'] [-d JSON|@] ADDRESS SERVICE/METHOD
 
 It knows no message of stepbox: what it prints, any client of another language sees.
 """
@@ -43,10 +43,10 @@ class _WithHeaders(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInte
 class Server:
     """A server as its reflection describes it."""
 
-    def __init__(self, target: str, headers: list[tuple[str, str]]) -> None:
+    def __init__(self, target: str, authority: str | None, headers: list[tuple[str, str]]) -> None:
         self._headers = headers
-        # The path of a socket is no host name, and a server may refuse a call that names it as one.
-        self._channel = grpc.insecure_channel(target, [("grpc.default_authority", "localhost")])
+        options = [("grpc.default_authority", authority)] if authority else []
+        self._channel = grpc.insecure_channel(target, options)
         self._described = grpc.intercept_channel(self._channel, _WithHeaders(headers))
         self._pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self._described))
 
@@ -121,6 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-plaintext", action="store_true", required=True)
     parser.add_argument("-unix", action="store_true")
+    parser.add_argument("-authority")
     parser.add_argument("-H", dest="headers", action="append", type=_header, default=[])
     parser.add_argument("-d", dest="data", default="")
     parser.add_argument("address")
@@ -128,7 +129,7 @@ def main() -> int:
     parser.add_argument("symbol", nargs="?")
     given = parser.parse_args()
 
-    server = Server(f"unix:{given.address}" if given.unix else given.address, given.headers)
+    server = Server(f"unix:{given.address}" if given.unix else given.address, given.authority, given.headers)
     try:
         if given.verb == "list":
             names = (
