@@ -45,6 +45,14 @@ impl Channel {
             .await
     }
 
+    /// Says that nothing more will be sent: the other end receives `None`, and can still answer.
+    pub fn finish(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(
+            self.socket.get_ref(),
+            rustix::net::Shutdown::Write,
+        )?)
+    }
+
     /// A message that is there already.
     pub fn receive_now<M: DeserializeOwned>(&self) -> Option<(M, Vec<OwnedFd>)> {
         datagram::receive(self.socket.as_fd()).ok().flatten()

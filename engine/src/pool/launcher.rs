@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,9 @@ use crate::sandbox::identity::Mode;
 use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sys::datagram;
+
+/// How long a launcher may take to end its realms and to remove what it made.
+const LAUNCHER_END: Duration = Duration::from_secs(2);
 
 /// A launcher that was started, before the runtime exists.
 #[derive(Debug)]
@@ -184,9 +188,13 @@ impl Launcher {
         }
     }
 
-    /// From here on the end of the launcher is expected.
-    pub fn close(&self) {
+    /// Has the launcher end, and waits until it is gone: on cgroup v2 it lives in one of the cgroups that are to be
+    /// removed then. One that hangs is left to its fate.
+    pub async fn close(&self) {
         self.inner.closing.store(true, Ordering::Relaxed);
+        // A launcher that is gone already has no more to be told.
+        let _ = self.inner.channel.finish();
+        let _ = tokio::time::timeout(LAUNCHER_END, self.inner.lost.cancelled()).await;
     }
 }
 

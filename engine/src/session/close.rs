@@ -63,7 +63,7 @@ impl Engine {
         }
         ends.join_all().await;
         self.inner.spares.close().await;
-        self.inner.launcher.close();
+        self.inner.launcher.close().await;
         let inner = Arc::clone(&self.inner);
         let removed = tokio::task::spawn_blocking(move || {
             if let Err(error) = inner.cgroups.remove() {

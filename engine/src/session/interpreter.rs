@@ -19,7 +19,9 @@ pub(super) fn discover() -> Option<Interpreter> {
     )]
     let mut command = Command::new("python3");
     let mut child = command
-        .args(["-I", "-S", "-c", QUESTION])
+        // Not `-S`: it is the site module that finds out about a virtual environment, and without it `sys.prefix` is
+        // that of the interpreter below.
+        .args(["-I", "-c", QUESTION])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::PREFIX;
+
+const SCOPE: &str = ".scope";
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Of the manager's reply; the rest would not help.
@@ -59,7 +62,7 @@ pub(super) fn possible() -> Result<(), ScopeError> {
 /// It ends with its last process.
 pub(super) fn request_scope(engine_id: &str, pid: u32) -> Result<(), ScopeError> {
     possible()?;
-    let unit = format!("stepbox-{engine_id}.scope");
+    let unit = format!("{PREFIX}{engine_id}{SCOPE}");
     let deadline = Instant::now() + PATIENCE;
     #[expect(
         clippy::disallowed_methods,
@@ -108,6 +111,13 @@ fn arguments(unit: &str, pid: u32, system: bool) -> Vec<String> {
     // No auxiliary units.
     words.push("0");
     words.into_iter().map(str::to_owned).collect()
+}
+
+/// Whether a cgroup is a scope that was made here.
+pub(super) fn is_scope(path: &Path) -> bool {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SCOPE))
 }
 
 fn finish(mut child: Child, unit: &str, deadline: Instant) -> Result<(), ScopeError> {

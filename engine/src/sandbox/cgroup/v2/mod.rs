@@ -17,6 +17,7 @@ use std::path::Path;
 
 use rustix::fs::Access;
 
+use super::delegate;
 use super::directory::Directory;
 use super::error::{CgroupError, Obstacle};
 use super::probe::LIMITED;
@@ -143,7 +144,12 @@ impl Tree {
             self.base.write(SUBTREE, &signed('-', &self.enabled))?;
             self.base.write(PROCS, "0")?;
         }
-        self.top.remove_tree()
+        self.top.remove_tree()?;
+        if delegate::is_scope(self.base.path()) {
+            // The manager removes a scope that is empty, unless it came while the subtree was still there: it tries once.
+            let _ = self.base.remove();
+        }
+        Ok(())
     }
 }
 

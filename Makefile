@@ -1,0 +1,71 @@
+# Every target does its own set-up; a second run finds it done.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+ENGINE := target/release/stepbox
+PACKAGES := python langchain llamaindex openai
+FOLDERS := $(addprefix adapters/,$(PACKAGES))
+
+export STEPBOX_BIN := $(CURDIR)/$(ENGINE)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-vm soak clean
+
+help: ## say what there is to make
+	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: engine $(STAMP) ## build the engine, install everything into .venv
+
+engine:
+	cargo build --release --locked
+
+$(STAMP): $(addsuffix /pyproject.toml,$(FOLDERS)) examples/requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    $(foreach folder,$(FOLDERS),--editable '$(folder)[dev]') --requirement examples/requirements.txt
+	touch $@
+
+demo: setup ## run the main job: an agent loop on a real table, in sandboxes
+	$(BIN)/python examples/demo.py
+
+test: ## run every test, as the caller and as an unprivileged user
+	tests/every.sh setup lint test-unit test-e2e test-user
+
+check: lint test-unit engine ## lint, unit tests and the cold path: under 3 minutes once built
+	tests/suite.sh cold
+
+lint: $(STAMP) ## formatting, lints, types, generated stubs
+	tests/lint.sh $(FOLDERS)
+
+fmt: $(STAMP) ## format everything
+	cargo fmt
+	for folder in $(FOLDERS) examples tests; do $(BIN)/ruff format "$$folder"; $(BIN)/ruff check --fix --exit-zero "$$folder"; done
+
+test-unit: $(STAMP)
+	tests/suite.sh unit
+
+test-e2e: setup
+	tests/suite.sh e2e
+
+test-user: setup
+	cargo test --locked --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p' > target/test-executables
+	tests/as_user.sh tests/suite.sh built
+
+test-vm: setup ## run steps as an ordinary user of a systemd host with cgroup v2, in a virtual machine
+	tests/vm/smoke.sh
+
+soak: setup test-vm ## 10,000 steps in a row, and the virtual machine
+	$(BIN)/python tests/soak.py
+
+bench: setup ## times of calls, beside a plain subprocess and bubblewrap
+	$(BIN)/python tests/perf/bench.py
+
+clean: ## remove what was built and installed
+	rm -rf target $(VENV) demo-output examples/data/generated

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Runs a command as an unprivileged user who owns a child of each cgroup v1 controller, as a careful administrator would
+# set one up, and fails when the command or what it started left anything.
+#
+#   as_user.sh COMMAND [ARGUMENT...]     called by root: as uid 61321; called by anybody else: as the caller
+#
+# The user has a home and a temporary directory of its own, no groups and no entry in passwd. Where a directory above
+# the checkout or the interpreter is closed to others (`/root` is), the command sees it in a mount namespace of its own
+# with nothing in it but these.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd -P)
+uid=${STEPBOX_TEST_UID:-61321}
+
+if [ "$(id -u)" -ne 0 ]; then
+    exec "$@"
+fi
+
+place=$(mktemp -d /tmp/stepbox-user.XXXXXX)
+groups=()
+
+# The own cgroup of a v1 controller, or nothing where it is not a v1 one or cannot be seen.
+own_cgroup() {
+    local controller=$1 path point
+    path=$(awk -F: -v name="$controller" '{ n = split($2, names, ","); for (i = 1; i <= n; i++) if (names[i] == name) print $3 }' /proc/self/cgroup)
+    point=$(awk -v name="$controller" '{ n = split($NF, options, ","); for (i = 1; i <= n; i++) if (options[i] == name && / - cgroup /) print $5 }' /proc/self/mountinfo | head -n 1)
+    if [ -n "$path" ] && [ -n "$point" ] && [ -d "$point$path" ]; then
+        echo "$point${path%/}"
+    fi
+}
+
+remove_groups() {
+    local group left=0
+    for group in "${groups[@]}"; do
+        # A process that has just ended may still be counted.
+        for _ in $(seq 50); do
+            rmdir "$group" 2> /dev/null && continue 2
+            sleep 0.1
+        done
+        echo "left in $group: $(find "$group" -mindepth 1 -type d | head -n 5 | tr '\n' ' ') processes $(tr '\n' ' ' < "$group/cgroup.procs")" >&2
+        left=1
+    done
+    return $left
+}
+
+trap 'remove_groups || true; rm -rf "$place"' EXIT
+
+for controller in memory pids cpu cpuacct; do
+    own=$(own_cgroup "$controller")
+    if [ -z "$own" ]; then
+        if [ "$controller" != cpuacct ]; then
+            echo "SKIPPED: no cgroup v1 of $controller to give to a user here" >&2
+            [ "${STEPBOX_TEST_REQUIRE:-}" != all ] || exit 1
+        fi
+        continue
+    fi
+    group=$own/stepbox-test-$$
+    # Controllers that are mounted together have one directory.
+    if [ ! -d "$group" ]; then
+        mkdir "$group"
+        groups+=("$group")
+        chown "$uid:$uid" "$group" "$group/cgroup.procs" "$group/tasks"
+    fi
+done
+
+mkdir "$place/home" "$place/tmp"
+chmod 0755 "$place"
+chown "$uid:$uid" "$place/home" "$place/tmp"
+
+# In a mount namespace of its own: makes what the command needs reachable, then drops to the user.
+cat > "$place/enter" <<'ENTER'
+set -euo pipefail
+place=$1 uid=$2
+shift 2
+needed=()
+while [ "$1" != -- ]; do
+    needed+=("$1")
+    shift
+done
+shift
+
+# The outermost directory on the way to $1 that others may not pass.
+closed() {
+    local path=$1 found=
+    while [ "$path" != / ]; do
+        path=$(dirname "$path")
+        [ $((0$(stat -c %a "$path") & 1)) -eq 1 ] || found=$path
+    done
+    echo "$found"
+}
+
+mkdir "$place/stage"
+declare -A doors=()
+for index in "${!needed[@]}"; do
+    door=$(closed "${needed[$index]}")
+    [ -n "$door" ] || continue
+    doors[$door]+=" $index"
+    mkdir "$place/stage/$index"
+    mount --rbind "${needed[$index]}" "$place/stage/$index"
+done
+for door in "${!doors[@]}"; do
+    mount -t tmpfs -o mode=0755,size=1m none "$door"
+    for index in ${doors[$door]}; do
+        mkdir -p "${needed[$index]}"
+        mount --move "$place/stage/$index" "${needed[$index]}"
+    done
+done
+cd "$PWD"
+exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all --bounding-set=-all \
+    env -i HOME="$place/home" TMPDIR="$place/tmp" PATH="$PATH" LANG=C.UTF-8 \
+    STEPBOX_TEST_REQUIRE="${STEPBOX_TEST_REQUIRE:-}" PYTHONDONTWRITEBYTECODE=1 "$@"
+ENTER
+
+prefix=$("$root/.venv/bin/python" -c 'import os, sys; print(os.path.realpath(sys.base_prefix))')
+code=0
+(
+    for group in "${groups[@]}"; do
+        echo "$BASHPID" > "$group/cgroup.procs"
+    done
+    cd "$root"
+    exec unshare --mount --propagation private bash "$place/enter" "$place" "$uid" "$root" "$prefix" -- "$@"
+) || code=$?
+
+# Whoever is killed is gone a moment later.
+for _ in $(seq 50); do
+    left=$(ps -o pid=,args= -U "$uid" || true)
+    [ -n "$left" ] || break
+    sleep 0.1
+done
+if [ -n "$left" ]; then
+    printf 'processes that are left:\n%s\n' "$left" >&2
+    ps -o pid= -U "$uid" | xargs -r kill -KILL
+    code=1
+fi
+found=$(find "$place/tmp" -mindepth 2 -path '*/stepbox*/*')
+if [ -n "$found" ]; then
+    printf 'files that are left:\n%s\n' "$found" >&2
+    code=1
+fi
+remove_groups || code=1
+groups=()
+exit "$code"

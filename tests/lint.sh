@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# What must hold before anything runs: formatting, lints, types, and that generated code is current.
+#
+#   lint.sh FOLDER...      the folders of the Python packages
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=$PWD/.venv/bin
+
+cargo fmt --check
+cargo clippy --locked --all-targets --quiet -- -D warnings
+
+"$bin/python" adapters/python/scripts/generate_stubs.py --check
+for folder in "$@"; do
+    (
+        cd "$folder"
+        "$bin/ruff" check --quiet .
+        "$bin/ruff" format --check --quiet .
+        "$bin/mypy" --no-error-summary
+    )
+done
+for folder in examples tests; do
+    "$bin/ruff" check --quiet "$folder"
+    "$bin/ruff" format --check --quiet "$folder"
+done
+"$bin/mypy" --strict --no-error-summary tests/*.py tests/perf/*.py
+for script in .ci/run tests/*.sh tests/vm/*.sh tests/vm/guest/main; do
+    bash -n "$script"
+done
