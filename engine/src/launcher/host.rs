@@ -69,7 +69,13 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
         scratch::remove_directory(directory);
     }
     while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
-        launcher.answer(engine.as_fd(), request, descriptors)?;
+        if launcher
+            .answer(engine.as_fd(), request, descriptors)
+            .is_err()
+        {
+            // It died while it waited for this answer.
+            break;
+        }
     }
     // The engine is gone: nothing that it made may stay.
     launcher.realms.clear();

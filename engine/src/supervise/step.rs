@@ -193,12 +193,12 @@ impl Watch<'_> {
                 }
             }
         }
-        // Nobody is left to write: what is in the pipes is all.
+        // None of the step's own processes is left to write: what is in the pipes is all.
         while let Some((message, descriptors)) = self.skeleton.control.receive_now() {
             self.hear(message, descriptors);
         }
         for stream in [&mut self.stdout, &mut self.stderr] {
-            while stream.read(&mut buffer, &mut self.listeners) {}
+            stream.drain(&mut buffer, &mut self.listeners);
         }
     }
 

@@ -73,6 +73,27 @@ impl Stream {
         }
     }
 
+    /// Takes what the pipe holds once the code is gone. The runtime may not know yet that there is something, so the
+    /// kernel is asked. No more than a pipe's capacity is taken: another sandbox of the session may have been handed
+    /// the other end, and may write for ever.
+    pub(super) fn drain(&mut self, buffer: &mut Vec<u8>, listeners: &mut Listeners) {
+        let Some(pipe) = self.pipe.take() else {
+            return;
+        };
+        let mut rest = rustix::pipe::fcntl_getpipe_size(&pipe).unwrap_or(CHUNK);
+        while rest > 0 {
+            buffer.resize(CHUNK.min(rest), 0);
+            match rustix::io::retry_on_intr(|| rustix::io::read(&pipe, buffer.as_mut_slice())) {
+                Ok(0) | Err(_) => return,
+                Ok(read) => {
+                    self.capture.push(&buffer[..read]);
+                    self.publish(&buffer[..read], listeners);
+                    rest -= read;
+                }
+            }
+        }
+    }
+
     /// A listener that is slower than the code loses chunks and is told how many bytes; the code is never slowed down.
     fn publish(&mut self, data: &[u8], listeners: &mut Listeners) {
         let Some(events) = &listeners.events else {
@@ -96,5 +117,47 @@ impl Stream {
 
     pub(super) fn finish(self) -> Output {
         self.capture.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    fn nobody() -> Listeners {
+        Listeners {
+            events: None,
+            sequence: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_taken_though_the_runtime_has_not_heard_of_it() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let mut stream = Stream::new(true, read, 100).expect("a stream");
+        // The runtime learns of it at the next await, and there is none.
+        rustix::io::write(&write, b"last words").expect("written");
+        stream.drain(&mut Vec::new(), &mut nobody());
+        assert_eq!(stream.finish().kept, b"last words");
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_outlives_the_step_cannot_hold_it_up() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let mut stream = Stream::new(true, read, 100).expect("a stream");
+        let flood = std::thread::spawn(move || {
+            let block = [b'F'; CHUNK];
+            let mut written = 0;
+            while let Ok(more) = rustix::io::write(&write, &block) {
+                written += more;
+            }
+            written
+        });
+        stream.drain(&mut Vec::new(), &mut nobody());
+        let total = stream.finish().total;
+        let written = flood.join().expect("the pipe's other end closed");
+        assert!(total <= written as u64);
     }
 }
