@@ -65,9 +65,7 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
     fs::create_dir_all(&launcher.roots_at).at(Step::RootTmpfs, "the engine's directory")?;
     let ready: Result<Ready, StepError> = Ok(Ready { mode });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
-    for directory in &setup.stale {
-        scratch::remove_directory(directory);
-    }
+    remove_stale(&setup).at(Step::Realm, "a cleaner")?;
     while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
         if launcher
             .answer(engine.as_fd(), request, descriptors)
@@ -86,6 +84,25 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
     scratch::remove_directory(&setup.scratch);
     scratch::remove_directory(&setup.state);
     Ok(())
+}
+
+/// Removes what dead engines left, in a process of its own: a large tree must not keep the first session waiting. It is
+/// reaped with the realms, or by whoever reaps this process's children.
+fn remove_stale(setup: &Setup) -> io::Result<()> {
+    if setup.stale.is_empty() || fork(Namespaces::default(), None)?.is_some() {
+        return Ok(());
+    }
+    // The cleaner ends with the launcher: what it did not get to is the next engine's.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    for directory in &setup.stale {
+        scratch::remove_directory(directory);
+    }
+    exit_now(0)
+}
+
+/// Reaps a cleaner that has ended. A realm that is reaped here is dead, which is all that its end waits for.
+fn reap() {
+    while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }
 
 /// Leaves the host's user namespace when there is no right to mount in it, and in any case its mounts.
@@ -160,6 +177,7 @@ impl Launcher {
         request: ToLauncher,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), StepError> {
+        reap();
         let done = match request.request {
             LauncherRequest::Own(cgroups) => {
                 self.cgroups = cgroups;
