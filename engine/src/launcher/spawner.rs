@@ -33,6 +33,8 @@ pub fn main(inherited: Inherited) -> ! {
         engine,
         cgroups,
     } = inherited;
+    // Inherited by every sandbox.
+    signal::reset_dispositions();
     let code = match live(&engine, root, cgroups) {
         Ok(()) => 0,
         Err(error) => {

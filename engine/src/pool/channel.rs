@@ -20,7 +20,7 @@ impl Channel {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
-            socket: readiness::watch(socket, Interest::READABLE | Interest::WRITABLE)?,
+            socket: readiness::watch(socket, Interest::READABLE)?,
         })
     }
 
@@ -29,11 +29,16 @@ impl Channel {
         message: &M,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        self.socket
-            .async_io(Interest::WRITABLE, |socket| {
-                datagram::send(socket.as_fd(), message, descriptors)
-            })
-            .await
+        match datagram::send(self.socket.get_ref().as_fd(), message, descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done,
+        }
+        // Watched for room only while there is none: each message that the other end takes would wake the runtime.
+        let full = readiness::watch(self.socket.get_ref().try_clone()?, Interest::WRITABLE)?;
+        full.async_io(Interest::WRITABLE, |socket| {
+            datagram::send(socket.as_fd(), message, descriptors)
+        })
+        .await
     }
 
     /// `None`: the other end is gone.

@@ -15,8 +15,8 @@ use super::child::{self, Failure, Prepared};
 use super::plan::{Context, Step, StepError};
 use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
 use crate::sys::clone::{Stack, vfork};
+use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};
-use crate::sys::{datagram, signal};
 
 /// The one message to an init; beside it: stdin, stdout, stderr.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,7 +64,6 @@ pub enum FromInit {
 
 /// The life of an init; `engine` is its only descriptor that matters.
 pub fn main(engine: &OwnedFd, spec: &SkeletonSpec) -> ! {
-    signal::reset_dispositions();
     let code = match live(engine.as_fd(), spec) {
         Ok(()) => 0,
         Err(error) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::sandbox::identity::{BOX_NAME, home, temporary};
 use crate::spec::{Interpreter, Limits};
@@ -95,12 +96,19 @@ fn path(interpreter: Option<&Interpreter>) -> String {
 
 /// How many threads a pool may have under the caps; none when no cap is below the host's processors.
 fn threads(limits: &Limits) -> Option<u64> {
-    let host = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let host = host_processors();
     let by_cpu = limits.cpu.map_or(u64::MAX, |milli| milli.div_ceil(1000));
     // A pool of a quarter of the task limit leaves room for the program's other threads and children.
     let by_pids = limits.pids.map_or(u64::MAX, |pids| (pids / 4).max(1));
     let threads = by_cpu.min(by_pids);
     (threads < host).then_some(threads)
+}
+
+/// Asked once: finding out reads files of the cgroup, which takes longer than all the rest of a step's environment.
+fn host_processors() -> u64 {
+    static COUNT: OnceLock<u64> = OnceLock::new();
+    *COUNT
+        .get_or_init(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64))
 }
 
 /// The processors that a step may use, taken round robin; empty: all.

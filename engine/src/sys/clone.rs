@@ -88,7 +88,8 @@ pub struct Stack(Vec<u128>);
 impl Stack {
     #[must_use]
     pub fn new() -> Self {
-        Self(vec![0; 64 * 1024 / size_of::<u128>()])
+        // Not zeroed: most of its pages are never touched.
+        Self(Vec::with_capacity(64 * 1024 / size_of::<u128>()))
     }
 }
 
@@ -112,7 +113,7 @@ pub fn vfork<F: FnOnce() -> u8>(stack: &mut Stack, child: F) -> io::Result<i32> 
 
     let mut call = Call(Some(child));
     // SAFETY: the pointer is one past the end of the vector's buffer, which is 16-byte aligned as u128 is.
-    let top = unsafe { stack.0.as_mut_ptr().add(stack.0.len()) };
+    let top = unsafe { stack.0.as_mut_ptr().add(stack.0.capacity()) };
     // SAFETY: with CLONE_VFORK the caller is suspended while the child uses `call` and the stack; `enter` has the type
     // that clone asks for; CLONE_VM without CLONE_THREAD needs no TLS of its own because the child only makes system
     // calls and never returns into this function.

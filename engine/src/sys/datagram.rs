@@ -1,6 +1,7 @@
 //! Messages between processes: one datagram each on a `SOCK_SEQPACKET` socket, with descriptors beside it. What has no
 //! bound travels in a memfd.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +18,12 @@ use serde::de::DeserializeOwned;
 pub const MAX_MESSAGE: usize = 32 * 1024;
 /// The most descriptors that one message carries.
 pub const MAX_DESCRIPTORS: usize = 16;
+
+thread_local! {
+    /// Kept between messages: room zeroed for each would cost more than the message does, most of all after a fork,
+    /// when each page that is touched is a page to be copied.
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A pair of connected sockets that keep message borders and tell when the other end is gone.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -67,13 +74,22 @@ pub fn send_bytes(
 pub fn receive<M: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; MAX_MESSAGE];
+    ROOM.with_borrow_mut(|room| {
+        room.resize(MAX_MESSAGE, 0);
+        receive_into(socket, room)
+    })
+}
+
+fn receive_into<M: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match recvmsg(
             socket,
-            &mut [IoSliceMut::new(&mut bytes)],
+            &mut [IoSliceMut::new(bytes)],
             &mut control,
             RecvFlags::CMSG_CLOEXEC,
         ) {
