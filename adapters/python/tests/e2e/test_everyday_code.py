@@ -269,6 +269,17 @@ def test_a_mount_is_written_through(face, tmp_path):
     assert (tmp_path / "new").read_text() == "back\n"
 
 
+@pytest.mark.parametrize("target", ["/home/user", "/home", "/var/tmp", "/var"])
+def test_what_is_mounted_over_a_scratch_directory_is_not_emptied(face, tmp_path, target):
+    for below in ("", "user", "tmp"):
+        (tmp_path / below).mkdir(exist_ok=True)
+        (tmp_path / below / "kept").write_text("the caller's")
+    with face(mounts={str(tmp_path): target}) as sandbox:
+        for _ in range(2):
+            assert sandbox.run(["cat", f"{target}/kept"]).stdout == "the caller's"
+    assert sorted(path.parent.name for path in tmp_path.rglob("kept")) == sorted([tmp_path.name, "user", "tmp"])
+
+
 def test_the_host_is_not_there(sandbox, tmp_path):
     (tmp_path / "secret").write_text("s")
     assert sandbox.run(["cat", str(tmp_path / "secret")]).exit_code == 1
