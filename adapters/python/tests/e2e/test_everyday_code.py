@@ -280,6 +280,31 @@ def test_what_is_mounted_over_a_scratch_directory_is_not_emptied(face, tmp_path,
     assert sorted(path.parent.name for path in tmp_path.rglob("kept")) == sorted([tmp_path.name, "user", "tmp"])
 
 
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "echo x > .git/hooks/pre-commit",
+        "mv .git/hooks old && mkdir .git/hooks && echo x > .git/hooks/pre-commit",
+        "mv .git old && mkdir -p .git/hooks && echo x > .git/hooks/pre-commit",
+        "mkdir new && mv -T --exchange new .git",
+        "rm -rf .git && mkdir -p .git/hooks && echo x > .git/hooks/pre-commit",
+        "mv .git/config old && echo x > .git/config",
+    ],
+)
+def test_what_the_callers_tools_run_cannot_be_changed_or_replaced(face, tmp_path, trick):
+    (tmp_path / ".git/hooks").mkdir(parents=True)
+    (tmp_path / ".git/config").write_text("the caller's")
+    with face(workspace=str(tmp_path)) as sandbox:
+        assert sandbox.sh(trick).exit_code != 0
+        assert sandbox.sh("echo y > .git/description").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / ".git").iterdir() if path.name != "description") == [
+        "config",
+        "hooks",
+    ]
+    assert (tmp_path / ".git/config").read_text() == "the caller's"
+    assert list((tmp_path / ".git/hooks").iterdir()) == []
+
+
 def test_the_host_is_not_there(sandbox, tmp_path):
     (tmp_path / "secret").write_text("s")
     assert sandbox.run(["cat", str(tmp_path / "secret")]).exit_code == 1
