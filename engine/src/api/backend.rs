@@ -97,6 +97,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
         replace: bool,
     ) -> impl Future<Output = Result<(), SessionError>> + Send;
     fn live(&self) -> Live;
+    /// Fires when no sandbox can be made any more: there is nothing left to serve.
+    fn lost(&self) -> CancellationToken;
     fn shutdown(&self) -> impl Future<Output = ()> + Send;
 }
 
@@ -210,6 +212,9 @@ impl Backend for Engine {
     }
     fn live(&self) -> Live {
         Self::live(self)
+    }
+    fn lost(&self) -> CancellationToken {
+        self.launcher_lost().clone()
     }
     async fn shutdown(&self) {
         Self::shutdown(self).await;

@@ -18,6 +18,8 @@ pub(super) enum End {
     Parent,
     Stdin,
     Idle,
+    /// No sandbox can be made any more. Calls in flight are told so; a new engine can do what this one cannot.
+    Lost,
 }
 
 impl End {
@@ -27,6 +29,7 @@ impl End {
             Self::Parent => "parent ended",
             Self::Stdin => "stdin closed",
             Self::Idle => "idle",
+            Self::Lost => "the launcher ended",
         }
     }
 }

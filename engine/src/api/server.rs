@@ -94,7 +94,7 @@ impl Ready {
     }
 }
 
-/// Serves until a signal, the parent's death, the end of stdin or idleness, as configured; then drains, shuts the
+/// Serves until a signal, the parent's death, the end of stdin or idleness, as configured, or the launcher's end; then drains, shuts the
 /// engine down and removes socket and token.
 ///
 /// # Errors
@@ -165,12 +165,14 @@ async fn serve_and_drain<B: Backend>(
     let mut stdin = stdin.map_err(ServeError::Stdin)?;
     let mut running = start(config, host, engine).await?;
     announce(&running.ready).map_err(ServeError::Ready)?;
+    let lost = engine.lost();
     let end = tokio::select! {
         () = signals.next() => End::Signal,
         () = stop => End::Signal,
         () = ended(&mut parent) => End::Parent,
         () = ended(&mut stdin) => End::Stdin,
         () = idled(config.idle_exit, &running.activity, engine) => End::Idle,
+        () = lost.cancelled() => End::Lost,
         ended = &mut running.task => {
             return Err(match ended {
                 Ok(Err(error)) => ServeError::Transport(error),
@@ -184,7 +186,7 @@ async fn serve_and_drain<B: Backend>(
         .set_not_serving::<SandboxServer<SandboxService<B>>>()
         .await;
     running.closing.cancel();
-    if end == End::Signal {
+    if matches!(end, End::Signal | End::Lost) {
         tokio::select! {
             () = drained(&running.activity) => {}
             () = tokio::time::sleep(config.drain) => {}

@@ -170,15 +170,15 @@ fn handle(
     engine: &OwnedFd,
     request: ToSpawner,
     descriptors: Vec<OwnedFd>,
-    scratch: &mut Vec<PathBuf>,
+    scratch: &mut Vec<Scratch>,
 ) -> Result<(), StepError> {
     let done = match request {
         ToSpawner::Attach {
             target,
             scratch: is_scratch,
-        } => attach(&target, descriptors).map(|()| {
+        } => attach(target, descriptors).map(|attached| {
             if is_scratch {
-                scratch.push(target);
+                scratch.push(attached);
             }
             None
         }),
@@ -191,19 +191,29 @@ fn handle(
     }
 }
 
-fn attach(target: &Path, descriptors: Vec<OwnedFd>) -> Result<(), StepError> {
-    descriptors
-        .first()
+/// A directory that is emptied before each sandbox. It is held by descriptor: what a session mounts over its path is
+/// somebody else's.
+struct Scratch {
+    tree: OwnedFd,
+    target: PathBuf,
+}
+
+fn attach(target: PathBuf, descriptors: Vec<OwnedFd>) -> Result<Scratch, StepError> {
+    let operand = target.display().to_string();
+    let tree = descriptors
+        .into_iter()
+        .next()
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-        .and_then(|fd| tree::attach(fd, target))
-        .at(Step::AttachMount, target.display().to_string())
+        .at(Step::AttachMount, operand.clone())?;
+    tree::attach(&tree, &target).at(Step::AttachMount, operand)?;
+    Ok(Scratch { tree, target })
 }
 
 /// Clones the init of the next sandbox; it has memory of its own, so that its death by the kernel is not ours.
 fn prepare(
     spec: &SkeletonSpec,
     descriptors: Vec<OwnedFd>,
-    scratch: &[PathBuf],
+    scratch: &[Scratch],
 ) -> Result<OwnedFd, StepError> {
     for directory in scratch {
         empty(directory)?;
@@ -230,17 +240,11 @@ fn prepare(
     }
 }
 
-fn empty(directory: &Path) -> Result<(), StepError> {
-    use rustix::fs::{CWD, Mode, OFlags, openat};
-    let operand = directory.display().to_string();
-    let fd = openat(
-        CWD,
-        directory,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .at(Step::EmptyScratch, operand.clone())?;
-    Tree::open(fd)
+fn empty(scratch: &Scratch) -> Result<(), StepError> {
+    let operand = scratch.target.display().to_string();
+    let tree = rustix::io::fcntl_dupfd_cloexec(&scratch.tree, 3)
+        .at(Step::EmptyScratch, operand.clone())?;
+    Tree::open(tree)
         .and_then(|tree| tree.clear())
         .map_err(|error| {
             let kind = io::Error::from(io::ErrorKind::Other);

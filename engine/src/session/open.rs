@@ -241,21 +241,7 @@ fn mounts(spec: &SandboxSpec, workspace: &Path, directory: &Path) -> Vec<Session
         },
     ];
     if let WorkspaceSource::Given { path, .. } = &spec.workspace {
-        // What the caller's own tools run or obey is not for the code to change.
-        let protected = spec.protect.iter().map(|name| (name, path.join(name)));
-        for (name, source) in protected.filter(|(_, source)| {
-            source
-                .symlink_metadata()
-                .is_ok_and(|found| !found.is_symlink())
-        }) {
-            mounts.push(SessionMount {
-                source,
-                identity: None,
-                target: Path::new(WORKSPACE).join(name),
-                read_only: true,
-                ours: false,
-            });
-        }
+        mounts.extend(protected(path, &spec.protect));
     }
     let mut asked: Vec<_> = spec.mounts.iter().collect();
     // One inside another comes after it.
@@ -280,4 +266,35 @@ fn digest(root: &RootSpec) -> String {
         .iter()
         .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     format!("sha256:{text}")
+}
+
+/// What the caller's own tools run or obey is not for the code to change. The directories that lead there are mounts
+/// too, writable ones: a mount cannot be moved away and replaced, and a plain directory can, with the mounts in it.
+fn protected(workspace: &Path, names: &[String]) -> Vec<SessionMount> {
+    let mut mounts: Vec<SessionMount> = Vec::new();
+    for name in names {
+        let found = workspace.join(name).symlink_metadata();
+        if !found.is_ok_and(|found| !found.is_symlink()) {
+            continue;
+        }
+        let mut places: Vec<_> = Path::new(name)
+            .ancestors()
+            .filter(|place| !place.as_os_str().is_empty())
+            .collect();
+        places.reverse();
+        for place in places {
+            let target = Path::new(WORKSPACE).join(place);
+            if mounts.iter().any(|mount| mount.target == target) {
+                continue;
+            }
+            mounts.push(SessionMount {
+                source: workspace.join(place),
+                identity: None,
+                target,
+                read_only: place == Path::new(name),
+                ours: false,
+            });
+        }
+    }
+    mounts
 }

@@ -33,6 +33,7 @@ struct State {
     begun_writes: watch::Sender<u32>,
     dropped_writes: watch::Sender<u32>,
     down: CancellationToken,
+    lost: CancellationToken,
 }
 
 impl Default for State {
@@ -48,6 +49,7 @@ impl Default for State {
             begun_writes: watch::Sender::new(0),
             dropped_writes: watch::Sender::new(0),
             down: CancellationToken::new(),
+            lost: CancellationToken::new(),
         }
     }
 }
@@ -92,6 +94,10 @@ impl Fake {
             .expect("the sender lives");
     }
 
+    /// No sandbox can be made any more.
+    pub(crate) fn lose(&self) {
+        self.0.lost.cancel();
+    }
     pub(crate) fn is_down(&self) -> bool {
         self.0.down.is_cancelled()
     }
@@ -410,6 +416,9 @@ impl Backend for Fake {
             sessions: u32::try_from(self.table().sessions.len()).expect("few"),
             ..Live::default()
         }
+    }
+    fn lost(&self) -> CancellationToken {
+        self.0.lost.clone()
     }
     async fn shutdown(&self) {
         self.0.down.cancel();

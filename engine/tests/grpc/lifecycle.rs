@@ -25,6 +25,13 @@ async fn an_engine_whose_parent_is_gone_ends_at_once() {
 }
 
 #[tokio::test]
+async fn an_engine_that_can_make_no_sandbox_any_more_ends() {
+    let served = Served::with(ServeFlags::default()).await;
+    served.fake.lose();
+    served.ended().await;
+}
+
+#[tokio::test]
 async fn the_socket_is_where_the_caller_wants_it_and_goes_with_the_engine() {
     let dir = tempfile::tempdir().expect("tempdir");
     let socket = dir.path().join("sub/my.sock");

@@ -269,6 +269,42 @@ def test_a_mount_is_written_through(face, tmp_path):
     assert (tmp_path / "new").read_text() == "back\n"
 
 
+@pytest.mark.parametrize("target", ["/home/user", "/home", "/var/tmp", "/var"])
+def test_what_is_mounted_over_a_scratch_directory_is_not_emptied(face, tmp_path, target):
+    for below in ("", "user", "tmp"):
+        (tmp_path / below).mkdir(exist_ok=True)
+        (tmp_path / below / "kept").write_text("the caller's")
+    with face(mounts={str(tmp_path): target}) as sandbox:
+        for _ in range(2):
+            assert sandbox.run(["cat", f"{target}/kept"]).stdout == "the caller's"
+    assert sorted(path.parent.name for path in tmp_path.rglob("kept")) == sorted([tmp_path.name, "user", "tmp"])
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "echo x > .git/hooks/pre-commit",
+        "mv .git/hooks old && mkdir .git/hooks && echo x > .git/hooks/pre-commit",
+        "mv .git old && mkdir -p .git/hooks && echo x > .git/hooks/pre-commit",
+        "mkdir new && mv -T --exchange new .git",
+        "rm -rf .git && mkdir -p .git/hooks && echo x > .git/hooks/pre-commit",
+        "mv .git/config old && echo x > .git/config",
+    ],
+)
+def test_what_the_callers_tools_run_cannot_be_changed_or_replaced(face, tmp_path, trick):
+    (tmp_path / ".git/hooks").mkdir(parents=True)
+    (tmp_path / ".git/config").write_text("the caller's")
+    with face(workspace=str(tmp_path)) as sandbox:
+        assert sandbox.sh(trick).exit_code != 0
+        assert sandbox.sh("echo y > .git/description").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / ".git").iterdir() if path.name != "description") == [
+        "config",
+        "hooks",
+    ]
+    assert (tmp_path / ".git/config").read_text() == "the caller's"
+    assert list((tmp_path / ".git/hooks").iterdir()) == []
+
+
 def test_the_host_is_not_there(sandbox, tmp_path):
     (tmp_path / "secret").write_text("s")
     assert sandbox.run(["cat", str(tmp_path / "secret")]).exit_code == 1
