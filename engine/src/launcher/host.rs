@@ -66,7 +66,7 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
     let ready: Result<Ready, StepError> = Ok(Ready { mode });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
     for directory in &setup.stale {
-        scratch::remove_directory(directory);
+        scratch::retire_directory(directory, mode);
     }
     while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
         if launcher
@@ -83,7 +83,7 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
         let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
     }
     scratch::remove_groups(&launcher.cgroups);
-    scratch::remove_directory(&setup.scratch);
+    scratch::retire_directory(&setup.scratch, mode);
     scratch::remove_directory(&setup.state);
     Ok(())
 }

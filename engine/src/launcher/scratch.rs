@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::owners;
+use crate::sandbox::identity::Mode;
 use crate::workspace::Tree;
 
 /// Removes cgroups in which every process is dead, with those below them. What cannot be removed is left to the next
@@ -16,6 +18,18 @@ pub fn remove_groups(directories: &[std::path::PathBuf]) {
             }
         }
         let _ = fs::remove_dir(directory);
+    }
+}
+
+/// Removes the directory of a dead or ending engine, once what its records name has been given back to its owners. Else
+/// it is left to the next sweep: only root can give back.
+pub fn retire_directory(path: &Path, mode: Mode) {
+    let settled = match mode {
+        Mode::Root => owners::give_back_all(path),
+        Mode::Rootless { .. } => owners::list(&owners::records_in(path)).is_empty(),
+    };
+    if settled {
+        remove_directory(path);
     }
 }
 

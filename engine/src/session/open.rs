@@ -13,6 +13,7 @@ use super::record::{Parts, Session};
 use super::slots::{SessionMount, Slots};
 use super::{SessionError, SessionView, check, interpreter};
 use crate::pool::Keeper;
+use crate::sandbox::identity::Mode;
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource, shm_size};
@@ -82,7 +83,7 @@ impl Engine {
             root.clone(),
             skeleton_spec(&spec, interpreter.as_ref()),
             mounts.clone(),
-            directory.join("slots"),
+            directory,
         );
         let opened = async {
             let keeper = self
@@ -96,12 +97,20 @@ impl Engine {
             Err(error) => {
                 slots.close().await;
                 spares.release_realm(realm.0).await;
+                let given_back = tokio::task::spawn_blocking(move || slots.owners.give_back());
+                if given_back.await.is_err() {
+                    tracing::warn!("giving back the trees of a session was interrupted");
+                }
                 return Err(error);
             }
         };
+        let mut isolation = check::isolation(launcher.mode);
+        if launcher.mode == Mode::Root {
+            isolation.extend(slots.owners.described().map(str::to_owned));
+        }
         Ok(Session::new(Parts {
             id,
-            isolation: check::isolation(launcher.mode),
+            isolation,
             spec,
             interpreter,
             realm: realm.0,

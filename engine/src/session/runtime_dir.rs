@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock, statfs};
 
 use crate::launcher::message::Setup;
+use crate::launcher::owners::give_back_all;
 use crate::launcher::scratch::remove_directory;
 
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -109,9 +110,11 @@ impl RuntimeDir {
                 .is_none_or(|base| !is_locked(&base.join(format!("engine-{id}"))))
     }
 
-    /// Removes the directories.
+    /// Removes the directories, once what is recorded there has been given back.
     pub fn remove(&self) {
-        remove_directory(&self.scratch);
+        if give_back_all(&self.scratch) {
+            remove_directory(&self.scratch);
+        }
         remove_directory(&self.state);
     }
 }
