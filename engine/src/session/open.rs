@@ -29,6 +29,7 @@ impl Engine {
             Some(interpreter) => Some(interpreter.clone()),
             None => self.default_interpreter().await,
         };
+        self.give_back_for_the_dead(&spec).await;
         let id = self.new_id();
         let directory = self.inner.directories.scratch.join(&id);
         let made = self
@@ -44,6 +45,21 @@ impl Engine {
                 crate::launcher::scratch::remove_directory(&directory);
                 Err(error)
             }
+        }
+    }
+
+    /// What the caller gives may be what an engine that was killed could not give back.
+    async fn give_back_for_the_dead(&self, spec: &SandboxSpec) {
+        let given = matches!(spec.workspace, WorkspaceSource::Given { .. })
+            || spec.mounts.iter().any(|mount| !mount.read_only);
+        if self.mode() != Mode::Root || !given {
+            return;
+        }
+        let inner = Arc::clone(&self.inner);
+        let given_back =
+            tokio::task::spawn_blocking(move || inner.directories.give_back_for_the_dead());
+        if given_back.await.is_err() {
+            tracing::warn!("giving back what dead engines had was interrupted");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,6 +71,21 @@ fn files_with_several_names_set_id_files_devices_and_others_files_are_not_lent()
         .map(|name| trace(&place.path(name)))
         .collect();
     assert_eq!(after, before);
+}
+
+#[test]
+fn nothing_is_given_back_with_set_id_bits() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::on_disk();
+    let planted = place.path("read");
+    set(&planted, BORROWER);
+    fs::set_permissions(&planted, fs::Permissions::from_mode(0o6777)).unwrap();
+    give_back(open(&place.workspace()).as_fd(), BORROWER, CALLER).unwrap();
+    assert_eq!(owner(&planted), CALLER);
+    let mode = fs::metadata(&planted).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o777);
 }
 
 #[test]

@@ -94,6 +94,17 @@ fn the_launcher_gives_everything_back_when_the_engine_is_killed() {
 }
 
 #[test]
+fn the_engine_gives_everything_back_when_the_launcher_is_killed() {
+    if !in_own_mounts("in_place::the_engine_gives_everything_back_when_the_launcher_is_killed") {
+        return;
+    }
+    let place = Place::on_overlay();
+    Waiting::start(&place).kill_launcher();
+    assert!(place.path("made").is_file());
+    assert_is_the_caller_s(&place);
+}
+
+#[test]
 fn the_next_engine_gives_everything_back_when_engine_and_launcher_are_killed() {
     if !in_own_mounts(
         "in_place::the_next_engine_gives_everything_back_when_engine_and_launcher_are_killed",

@@ -31,16 +31,20 @@ impl Place {
     pub(crate) fn on_overlay() -> Self {
         let base = tempfile::tempdir().unwrap();
         let tree = base.path().join("tree");
-        fill(&base.path().join("lower"));
-        for directory in ["upper", "work", "tree"] {
-            fs::create_dir(base.path().join(directory)).unwrap();
+        let layers = base.path().join("layers");
+        let flags = rustix::mount::MountFlags::empty();
+        fs::create_dir(&layers).unwrap();
+        // Overlayfs takes no upper layer on overlayfs, where temporary files may be.
+        rustix::mount::mount("layers", &layers, "tmpfs", flags, None).unwrap();
+        fill(&layers.join("lower"));
+        for directory in [&layers.join("upper"), &layers.join("work"), &tree] {
+            fs::create_dir(directory).unwrap();
         }
         let options = format!(
             "lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work",
-            base.path().display()
+            layers.display()
         );
         let options = std::ffi::CString::new(options).unwrap();
-        let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("overlay", &tree, "overlay", flags, options.as_c_str()).unwrap();
         Self::with(base, tree, true)
     }
@@ -75,7 +79,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.mounted {
-            let _ = rustix::mount::unmount(&self.tree, rustix::mount::UnmountFlags::DETACH);
+            for mounted in [&self.tree, &self.base.path().join("layers")] {
+                let _ = rustix::mount::unmount(mounted, rustix::mount::UnmountFlags::DETACH);
+            }
         }
     }
 }

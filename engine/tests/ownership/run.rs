@@ -83,6 +83,13 @@ impl Waiting {
         assert!(has_ended(&self.launcher));
     }
 
+    /// Kills the launcher alone, and waits until the engine has ended by itself.
+    pub(crate) fn kill_launcher(mut self) {
+        send(&self.launcher, Signal::KILL);
+        assert!(has_ended(&self.engine));
+        assert!(!self.child.wait().unwrap().success());
+    }
+
     /// Kills both, so that neither sees the other's end.
     pub(crate) fn kill_both(self) {
         send(&self.launcher, Signal::STOP);
