@@ -65,7 +65,7 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
     fs::create_dir_all(&launcher.roots_at).at(Step::RootTmpfs, "the engine's directory")?;
     let ready: Result<Ready, StepError> = Ok(Ready { mode });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
-    remove_stale(&setup).at(Step::Realm, "a cleaner")?;
+    retire_stale(&setup, mode).at(Step::Realm, "a cleaner")?;
     while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
         if launcher
             .answer(engine.as_fd(), request, descriptors)
@@ -81,20 +81,25 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
         let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
     }
     scratch::remove_groups(&launcher.cgroups);
-    scratch::remove_directory(&setup.scratch);
+    scratch::retire_directory(&setup.scratch, mode);
     scratch::remove_directory(&setup.state);
     Ok(())
 }
 
-/// Removes what dead engines left, in a process of its own: a large tree must not keep the first session waiting. It is
-/// reaped with the realms, or by whoever reaps this process's children.
-fn remove_stale(setup: &Setup) -> io::Result<()> {
-    if setup.stale.is_empty() || fork(Namespaces::default(), None)?.is_some() {
+/// Gives back what dead engines borrowed, before a session of this engine can want it. What they left is removed in a
+/// process of its own: a large tree must not keep the first session waiting. It is reaped with this process's children.
+fn retire_stale(setup: &Setup, mode: Mode) -> io::Result<()> {
+    let settled: Vec<_> = setup
+        .stale
+        .iter()
+        .filter(|directory| scratch::settle(directory, mode))
+        .collect();
+    if settled.is_empty() || fork(Namespaces::default(), None)?.is_some() {
         return Ok(());
     }
     // The cleaner ends with the launcher: what it did not get to is the next engine's.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    for directory in &setup.stale {
+    for directory in settled {
         scratch::remove_directory(directory);
     }
     exit_now(0)

@@ -11,6 +11,7 @@
 pub mod host;
 pub mod keeper;
 pub mod message;
+pub mod owners;
 pub mod realm;
 pub mod scratch;
 pub mod spawner;

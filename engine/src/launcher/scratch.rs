@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::owners;
+use crate::sandbox::identity::Mode;
 use crate::workspace::Tree;
 
 /// Removes cgroups in which every process is dead, with those below them. What cannot be removed is left to the next
@@ -16,6 +18,22 @@ pub fn remove_groups(directories: &[std::path::PathBuf]) {
             }
         }
         let _ = fs::remove_dir(directory);
+    }
+}
+
+/// Gives back to its owners what the records of a dead or ending engine name; whether its directory may go. Else it is
+/// left to the next sweep: only root can give back.
+pub fn settle(path: &Path, mode: Mode) -> bool {
+    match mode {
+        Mode::Root => owners::give_back_all(path),
+        Mode::Rootless { .. } => owners::list(&owners::records_in(path)).is_empty(),
+    }
+}
+
+/// Removes the directory of a dead or ending engine once it is settled.
+pub fn retire_directory(path: &Path, mode: Mode) {
+    if settle(path, mode) {
+        remove_directory(path);
     }
 }
 

@@ -41,7 +41,9 @@ impl Engine {
         }
         self.inner.spares.release_realm(session.realm).await;
         let directory = session.directory.clone();
+        let slots = Arc::clone(&session.slots);
         let removed = tokio::task::spawn_blocking(move || {
+            slots.owners.give_back();
             crate::launcher::scratch::remove_directory(&directory);
         });
         if removed.await.is_err() {

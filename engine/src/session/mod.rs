@@ -11,6 +11,7 @@ mod file;
 mod interpreter;
 mod kept;
 mod open;
+mod owners;
 mod record;
 mod runtime_dir;
 mod slots;

@@ -13,6 +13,7 @@ use super::record::{Parts, Session};
 use super::slots::{SessionMount, Slots};
 use super::{SessionError, SessionView, check, interpreter};
 use crate::pool::Keeper;
+use crate::sandbox::identity::Mode;
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource, shm_size};
@@ -28,6 +29,7 @@ impl Engine {
             Some(interpreter) => Some(interpreter.clone()),
             None => self.default_interpreter().await,
         };
+        self.give_back_for_the_dead(&spec).await;
         let id = self.new_id();
         let directory = self.inner.directories.scratch.join(&id);
         let made = self
@@ -43,6 +45,21 @@ impl Engine {
                 crate::launcher::scratch::remove_directory(&directory);
                 Err(error)
             }
+        }
+    }
+
+    /// What the caller gives may be what an engine that was killed could not give back.
+    async fn give_back_for_the_dead(&self, spec: &SandboxSpec) {
+        let given = matches!(spec.workspace, WorkspaceSource::Given { .. })
+            || spec.mounts.iter().any(|mount| !mount.read_only);
+        if self.mode() != Mode::Root || !given {
+            return;
+        }
+        let inner = Arc::clone(&self.inner);
+        let given_back =
+            tokio::task::spawn_blocking(move || inner.directories.give_back_for_the_dead());
+        if given_back.await.is_err() {
+            tracing::warn!("giving back what dead engines had was interrupted");
         }
     }
 
@@ -82,7 +99,7 @@ impl Engine {
             root.clone(),
             skeleton_spec(&spec, interpreter.as_ref()),
             mounts.clone(),
-            directory.join("slots"),
+            directory,
         );
         let opened = async {
             let keeper = self
@@ -96,12 +113,20 @@ impl Engine {
             Err(error) => {
                 slots.close().await;
                 spares.release_realm(realm.0).await;
+                let given_back = tokio::task::spawn_blocking(move || slots.owners.give_back());
+                if given_back.await.is_err() {
+                    tracing::warn!("giving back the trees of a session was interrupted");
+                }
                 return Err(error);
             }
         };
+        let mut isolation = check::isolation(launcher.mode);
+        if launcher.mode == Mode::Root {
+            isolation.extend(slots.owners.described().map(str::to_owned));
+        }
         Ok(Session::new(Parts {
             id,
-            isolation: check::isolation(launcher.mode),
+            isolation,
             spec,
             interpreter,
             realm: realm.0,

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock, statfs};
 
 use crate::launcher::message::Setup;
+use crate::launcher::owners::give_back_all;
 use crate::launcher::scratch::remove_directory;
 
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -109,9 +110,24 @@ impl RuntimeDir {
                 .is_none_or(|base| !is_locked(&base.join(format!("engine-{id}"))))
     }
 
-    /// Removes the directories.
+    /// Gives back what engines had that died since this one began, so that it can be used again. What is theirs else is
+    /// left to the sweep.
+    pub(super) fn give_back_for_the_dead(&self) {
+        let Some(base) = self.scratch.parent() else {
+            return;
+        };
+        for id in names(base, "data-") {
+            if self.is_dead(&id) {
+                give_back_all(&base.join(format!("data-{id}")));
+            }
+        }
+    }
+
+    /// Removes the directories, once what is recorded there has been given back.
     pub fn remove(&self) {
-        remove_directory(&self.scratch);
+        if give_back_all(&self.scratch) {
+            remove_directory(&self.scratch);
+        }
         remove_directory(&self.state);
     }
 }
@@ -177,20 +193,22 @@ fn is_locked(state: &Path) -> bool {
         .is_ok_and(|lock| flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
+/// The engines with a directory in `base`.
+fn names(base: &Path, prefix: &str) -> Vec<String> {
+    fs::read_dir(base)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            Some(name.strip_prefix(prefix)?.to_owned())
+        })
+        .collect()
+}
+
 /// The directories of engines that are dead.
 fn stale(state_base: &Path, scratch_base: &Path) -> Vec<PathBuf> {
     let mut stale = Vec::new();
-    let names = |base: &Path, prefix: &str| -> Vec<String> {
-        fs::read_dir(base)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| {
-                let name = entry.file_name().into_string().ok()?;
-                Some(name.strip_prefix(prefix)?.to_owned())
-            })
-            .collect()
-    };
     for id in names(state_base, "engine-") {
         let state = state_base.join(format!("engine-{id}"));
         if !is_locked(&state) && is_settled(&state) {

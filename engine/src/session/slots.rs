@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::SessionError;
+use super::environment::WORKSPACE;
+use super::owners::Owners;
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares, ended};
 use crate::sandbox::identity::{home, temporary};
@@ -73,12 +75,14 @@ pub(super) struct Slots {
     pub(super) root: RootSpec,
     pub(super) skeleton: SkeletonSpec,
     pub(super) mounts: Vec<SessionMount>,
-    pub(super) directory: PathBuf,
+    pub(super) owners: Arc<Owners>,
+    directory: PathBuf,
     state: Mutex<State>,
     retired: tokio::sync::Notify,
 }
 
 impl Slots {
+    /// `directory` is the session's own.
     pub(super) fn new(
         launcher: Launcher,
         spares: Spares,
@@ -86,7 +90,7 @@ impl Slots {
         root: RootSpec,
         skeleton: SkeletonSpec,
         mounts: Vec<SessionMount>,
-        directory: PathBuf,
+        directory: &Path,
     ) -> Arc<Self> {
         Arc::new(Self {
             launcher,
@@ -95,7 +99,8 @@ impl Slots {
             root,
             skeleton,
             mounts,
-            directory,
+            owners: Arc::new(Owners::new(directory, realm.1)),
+            directory: directory.join("slots"),
             state: Mutex::default(),
             retired: tokio::sync::Notify::new(),
         })
@@ -181,19 +186,37 @@ impl Slots {
             map_owner: true,
         };
         let (tree, mapped, _) = self.launcher.clone_tree(request).await?;
-        if !mapped && mount.ours {
+        if mapped {
+            return Ok(tree);
+        }
+        if !mount.ours || mount.target == Path::new(WORKSPACE) {
+            self.owners.note_untranslated();
+        }
+        if mount.ours {
             std::os::unix::fs::chown(&mount.source, Some(self.realm.1), Some(self.realm.1))
                 .map_err(|source| PoolError::Io {
                     what: "give a directory to the sandbox's user",
                     source,
                 })?;
-        } else if !mapped && !mount.read_only {
-            return Err(PoolError::Io {
-                what: "the file system of a workspace or mount cannot translate owners (idmapped mounts)",
-                source: std::io::Error::from_raw_os_error(libc::EOPNOTSUPP),
-            });
+        } else if !mount.read_only {
+            return self.borrow(mount.source.clone(), tree).await;
         }
         Ok(tree)
+    }
+
+    async fn borrow(&self, source: PathBuf, tree: OwnedFd) -> Result<OwnedFd, PoolError> {
+        let owners = Arc::clone(&self.owners);
+        let borrowed = tokio::task::spawn_blocking(move || {
+            owners.borrow(&source, &tree)?;
+            Ok(tree)
+        });
+        borrowed
+            .await
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(|source| PoolError::Io {
+                what: "give a workspace or mount to the sandbox's user",
+                source,
+            })
     }
 
     /// A slot with a sandbox made ahead, at once or as soon as one is free.

@@ -94,6 +94,7 @@ impl Tree {
                 start: start.as_fd(),
                 recursive,
                 excluded: None,
+                horizon: usize::MAX,
                 budget,
             };
             let mut entries = Vec::new();

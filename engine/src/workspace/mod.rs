@@ -14,6 +14,7 @@ mod beneath;
 mod diff;
 mod error;
 mod files;
+pub mod ownership;
 mod path;
 mod removal;
 pub mod rights;

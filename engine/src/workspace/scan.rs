@@ -44,6 +44,7 @@ impl Tree {
                 start: self.root(),
                 recursive: true,
                 excluded: Some(EXCLUDED),
+                horizon: usize::MAX,
                 budget,
             };
             let missed = walk
@@ -184,6 +185,7 @@ mod tests {
             start: tree.root(),
             recursive: true,
             excluded: None,
+            horizon: usize::MAX,
             budget: Budget::default(),
         };
         walk.run(|visit| scan.visit(&visit)).unwrap();

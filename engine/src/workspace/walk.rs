@@ -64,6 +64,8 @@ pub(super) struct Walk<'a> {
     pub(super) recursive: bool,
     /// A path that is passed over with all below it.
     pub(super) excluded: Option<&'a [u8]>,
+    /// Directories with a path of so many bytes are met and not entered.
+    pub(super) horizon: usize,
     pub(super) budget: Budget,
 }
 
@@ -166,7 +168,8 @@ impl Pass<'_> {
                 facts: &facts,
                 deadline: self.deadline,
             });
-            if self.walk.recursive && beneath::kind(&facts) == FileKind::Dir {
+            let enter = self.walk.recursive && path.len() < self.walk.horizon;
+            if enter && beneath::kind(&facts) == FileKind::Dir {
                 self.waiting.push(path.clone());
             }
         }
