@@ -1,4 +1,4 @@
-"""10,000 steps in one session through the client: all right, and the engine no larger at the end than after the first thousand.
+"""10,000 steps in one session: all right, and the engine no larger at the end than after the first thousand.
 
 soak.py [STEPS]
 """
