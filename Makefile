@@ -26,10 +26,10 @@ setup: engine $(STAMP) ## build the engine, install everything into .venv
 engine:
 	cargo build --release --locked
 
-$(STAMP): $(addsuffix /pyproject.toml,$(FOLDERS)) examples/requirements.txt
+$(STAMP): $(addsuffix /pyproject.toml,$(FOLDERS)) examples/requirements.txt tests/requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    $(foreach folder,$(FOLDERS),--editable '$(folder)[dev]') --requirement examples/requirements.txt
+	    $(foreach folder,$(FOLDERS),--editable '$(folder)[dev]') --requirement examples/requirements.txt --requirement tests/requirements.txt
 	touch $@
 
 demo: setup ## run the main job: an agent loop on a real table, in sandboxes
@@ -68,4 +68,4 @@ bench: setup ## times of calls, beside a plain subprocess and bubblewrap
 	$(BIN)/python tests/perf/bench.py
 
 clean: ## remove what was built and installed
-	rm -rf target $(VENV) demo-output examples/data/generated
+	rm -rf target/debug target/release $(VENV) demo-output examples/data/generated

@@ -54,7 +54,8 @@ for controller in memory pids cpu cpuacct; do
         fi
         continue
     fi
-    group=$own/stepbox-test-$$
+    # Not by the name of an engine: one that is swept for.
+    group=$own/tests-of-stepbox-$$
     # Controllers that are mounted together have one directory.
     if [ ! -d "$group" ]; then
         mkdir "$group"

@@ -1,4 +1,4 @@
-"""Calls any method of a gRPC server by its reflection, from JSON: the part of grpcurl's command line that the documents use.
+"""Calls any method of a gRPC server by its reflection, from JSON: the part of grpcurl that the documents use.
 
     reflection_client.py -plaintext [-unix] [-authority NAME] [-H 'name: value'] [-d JSON|@] ADDRESS list [SERVICE]
     reflection_client.py -plaintext [-unix] [-authority NAME] [-H 'name: value'] [-d JSON|@] ADDRESS describe SYMBOL

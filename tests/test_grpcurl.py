@@ -77,8 +77,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     done = subprocess.run(
         ["bash", "-c", script],
         env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=300,
     )

@@ -119,11 +119,7 @@ class AStep(unittest.TestCase):
         self.assertEqual((code, fault(result), result["stdout"]), (137, "oom", "in\n"))
 
     def test_over_its_memory_in_a_child_is_an_oom_of_all(self):
-        bomb = (
-            "import os, time\n"
-            "if os.fork() == 0: x = bytearray(200 << 20)\n"
-            "time.sleep(60)\n"
-        )
+        bomb = "import os, time\nif os.fork() == 0: x = bytearray(200 << 20)\ntime.sleep(60)\n"
         code, result = step(bomb, "--memory-mb", "64")
         self.assertEqual((code, fault(result)), (137, "oom"))
 
@@ -202,7 +198,7 @@ class TheService(unittest.TestCase):
             "import stepbox\n"
             "with stepbox.Sandbox(memory_mb=64, timeout_s=60) as sandbox:\n"
             "    for number in range(20):\n"
-            "        done = sandbox.run_code(f'open(\"n\", \"w\").write(\"{number}\"); print({number})')\n"
+            '        done = sandbox.run_code(f\'open("n", "w").write("{number}"); print({number})\')\n'
             "        assert done.success and done.stdout == f'{number}\\n', done\n"
             "    assert sandbox.run_code('x = bytearray(200 << 20)').fault.type == 'oom'\n"
             "    assert sandbox.run_code('print(open(\"n\").read())').stdout == '19\\n'\n"

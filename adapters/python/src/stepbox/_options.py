@@ -173,7 +173,7 @@ def callers_interpreter() -> pb.Interpreter | None:
         return None
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
     return pb.Interpreter(
-        executable=os.fsencode(os.path.abspath(sys.executable)),
+        executable=os.fsencode(os.path.abspath(sys.executable)),  # noqa: PTH100 - not resolved: a link is what makes a venv
         prefixes=[os.fsencode(prefix) for prefix in prefixes],
         version=platform.python_version(),
     )

@@ -27,7 +27,8 @@ OPTIONS = (
     ("grpc.enable_retries", 0),
     # An engine that was restarted at the same address is found again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Not a pause, whatever its name: it bounds one attempt, and a loaded host takes more than an instant to answer.
+    ("grpc.min_reconnect_backoff_ms", 20_000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
