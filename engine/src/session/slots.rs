@@ -65,6 +65,8 @@ struct State {
     numbers: u64,
     trimming: bool,
     closed: bool,
+    /// Why the last slot that was wanted could not be made.
+    failure: Option<String>,
 }
 
 #[derive(Debug)]
@@ -249,9 +251,12 @@ impl Slots {
 
     fn why_none(&self) -> SessionError {
         if self.launcher.lost().is_cancelled() {
-            SessionError::LauncherLost
-        } else {
-            SessionError::Closed(String::new())
+            return SessionError::LauncherLost;
+        }
+        let state = self.state();
+        match &state.failure {
+            Some(failure) if !state.closed => SessionError::Setup(failure.clone()),
+            _ => SessionError::Closed(String::new()),
         }
     }
 
@@ -324,10 +329,12 @@ impl Slots {
 
     /// A slot that fails while its session ends is no news.
     fn complain(&self, error: &PoolError, what: &str) {
-        if self.state().closed {
+        let mut state = self.state();
+        if state.closed {
             tracing::debug!(%error, "{what}");
         } else {
             tracing::warn!(%error, "{what}");
+            state.failure = Some(format!("{what}: {error}"));
         }
     }
 

@@ -114,17 +114,11 @@ impl Run<'_> {
             }
         };
         let usage = self.usage(&slot, &observed);
+        // Making the slot ready for the next step would compete with the scan that this step's answer waits for.
+        let changes = self.changes(since).await;
         self.release(slot, observed.init.take(), &observed.evidence);
         self.check_launcher(&observed.evidence).await?;
-        let changes = match since {
-            Some(since) => {
-                let instead = self.session.take_snapshot();
-                let (changes, next) = self.session.keeper.changes(since, instead).await?;
-                self.session.leave_snapshot(next);
-                changes
-            }
-            None => Changes::default(),
-        };
+        let changes = changes?;
         let overlapped = running.overlapped() && since.is_some();
         drop(running);
         self.engine.inner.steps_done.fetch_add(1, Ordering::Relaxed);
@@ -149,6 +143,16 @@ impl Run<'_> {
             Some(last) if !given && !touched => Ok(Some(last)),
             last => Ok(Some(self.session.keeper.begin(given, last).await?)),
         }
+    }
+
+    async fn changes(&self, since: Option<u64>) -> Result<Changes, SessionError> {
+        let Some(since) = since else {
+            return Ok(Changes::default());
+        };
+        let instead = self.session.take_snapshot();
+        let (changes, next) = self.session.keeper.changes(since, instead).await?;
+        self.session.leave_snapshot(next);
+        Ok(changes)
     }
 
     fn orders(
