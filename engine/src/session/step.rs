@@ -100,7 +100,13 @@ impl Run<'_> {
                 return Ok(self.not_started(error));
             }
         };
-        let since = self.begin_tracking().await?;
+        let since = match self.begin_tracking().await {
+            Ok(since) => since,
+            Err(error) => {
+                self.session.slots.throw_away(slot);
+                return Err(error);
+            }
+        };
         let orders = self.orders(step, &slot, events, &cancel);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
         let mut observed = match observed {
