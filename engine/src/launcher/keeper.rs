@@ -111,6 +111,7 @@ type Answer = Result<(FromKeeper, Option<OwnedFd>), FileError>;
 impl Keeper {
     fn answer(&mut self, request: ToKeeper) -> Answer {
         let done = |()| (FromKeeper::Done, None);
+        self.tree.keep_usable()?;
         match request {
             ToKeeper::Attach { .. } => Err(broken("attached already")),
             ToKeeper::Begin { rescan, instead } => self.begin(rescan, instead),

@@ -1,15 +1,17 @@
 //! A workspace as one open directory. Whatever is done in it starts here.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, fstat};
 
-use super::{FileError, FileReason};
+use super::{FileError, FileReason, rights};
 
 /// The root of a workspace. A path of the host is never kept: the descriptor is the workspace, wherever it is moved.
 #[derive(Debug)]
 pub struct Tree {
     root: OwnedFd,
+    /// The root's own mode when it was opened.
+    mode: Mode,
 }
 
 impl Tree {
@@ -20,7 +22,8 @@ impl Tree {
     pub fn open(root: OwnedFd) -> Result<Self, FileError> {
         let stat = fstat(&root).map_err(|errno| FileError::from_errno(b"", "stat root", errno))?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            Ok(Self { root })
+            let mode = Mode::from_raw_mode(stat.st_mode);
+            Ok(Self { root, mode })
         } else {
             Err(FileError::new(
                 b"",
@@ -28,6 +31,24 @@ impl Tree {
                 "the workspace is not a directory",
             ))
         }
+    }
+
+    /// Gives the root back what code took from its owner: nobody could use the workspace any more, and the owner of a
+    /// given one would be locked out.
+    ///
+    /// # Errors
+    /// The mode cannot be read or set.
+    pub fn keep_usable(&self) -> Result<(), FileError> {
+        let fail = |errno| FileError::from_errno(b"", "restore the mode of", errno);
+        let mode = Mode::from_raw_mode(fstat(&self.root).map_err(fail)?.st_mode);
+        let lost = self.mode.intersection(Mode::RWXU).difference(mode);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let by_descriptor = format!("/proc/self/fd/{}", self.root.as_raw_fd());
+        rights::with_override(|| {
+            chmodat(CWD, by_descriptor, mode.union(lost), AtFlags::empty()).map_err(fail)
+        })
     }
 
     pub(super) fn root(&self) -> BorrowedFd<'_> {

@@ -239,6 +239,19 @@ def test_a_workspace_that_resists_is_listed_and_removed_all_the_same(face):
         assert sandbox.py("print(1)").stdout == "1\n"
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_workspace_that_code_shuts_is_open_to_the_next_step_and_to_its_owner(face, tmp_path, given):
+    with face(**({"workspace": str(tmp_path)} if given else {})) as sandbox:
+        sandbox.write_file("before", "1")
+        assert sandbox.sh("chmod 000 .").success
+        assert sandbox.sh("cat before; echo 2 > after").stdout == "1"
+        sandbox.sh("chmod 000 .")
+        assert sandbox.read_file("after") == b"2\n"
+        sandbox.sh("chmod 000 .")
+    if given:
+        assert tmp_path.stat().st_mode & 0o700 == 0o700
+
+
 def test_many_files_are_all_told_or_the_result_says_not(face):
     with face() as sandbox:
         result = sandbox.py("for i in range(12_000): open(f'f{i}', 'w').close()", timeout_s=60)
