@@ -221,9 +221,13 @@ fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<Str
     ))
 }
 
+/// How many of the dead are taken at most between the end of the main process and telling it.
+const REAPED_SINCE: u32 = 4096;
+
 /// Reaps orphans until the engine ends this process; tells how `main` ended.
 fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
     let mut ended = None;
+    let mut since = 0;
     loop {
         // Once the main process has ended, those that are dead already are taken before the end is told.
         let options = if ended.is_some() {
@@ -232,9 +236,12 @@ fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
             WaitOptions::empty()
         };
         match wait(options) {
-            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == main => {
+            Ok(Some((pid, status))) if ended.is_none() && pid.as_raw_nonzero().get() == main => {
                 ended = Some(status.as_raw());
             }
+            // Code that goes on making orphans must not put off the news.
+            Ok(Some(_)) if since >= REAPED_SINCE => return finish(engine, ended, false),
+            Ok(Some(_)) if ended.is_some() => since += 1,
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
             Ok(None) => return finish(engine, ended, false),
             Err(_) => return finish(engine, ended, true),
