@@ -298,15 +298,19 @@ fn digest(root: &RootSpec) -> String {
 fn protected(workspace: &Path, names: &[String]) -> Vec<SessionMount> {
     let mut mounts: Vec<SessionMount> = Vec::new();
     for name in names {
-        let found = workspace.join(name).symlink_metadata();
-        if !found.is_ok_and(|found| !found.is_symlink()) {
-            continue;
-        }
         let mut places: Vec<_> = Path::new(name)
             .ancestors()
             .filter(|place| !place.as_os_str().is_empty())
             .collect();
         places.reverse();
+        // Nothing can be mounted on a link, nor on what is not there.
+        let plain = |place: &&Path| {
+            let found = workspace.join(place).symlink_metadata();
+            found.is_ok_and(|found| !found.is_symlink())
+        };
+        if !places.iter().all(plain) {
+            continue;
+        }
         for place in places {
             let target = Path::new(WORKSPACE).join(place);
             if mounts.iter().any(|mount| mount.target == target) {

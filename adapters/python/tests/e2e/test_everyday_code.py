@@ -318,6 +318,15 @@ def test_what_the_callers_tools_run_cannot_be_changed_or_replaced(face, tmp_path
     assert list((tmp_path / ".git/hooks").iterdir()) == []
 
 
+@pytest.mark.parametrize("link", [".git", ".git/hooks", ".envrc"])
+def test_a_workspace_with_a_link_for_a_protected_name_opens(face, tmp_path, link):
+    (tmp_path / "real/hooks").mkdir(parents=True)
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "real")
+    with face(workspace=str(tmp_path)) as sandbox:
+        assert sandbox.run(["true"]).success
+
+
 def test_the_host_is_not_there(sandbox, tmp_path):
     (tmp_path / "secret").write_text("s")
     assert sandbox.run(["cat", str(tmp_path / "secret")]).exit_code == 1
