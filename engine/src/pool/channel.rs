@@ -24,6 +24,16 @@ impl Channel {
         })
     }
 
+    /// Whether the other end is gone.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(self.socket.get_ref(), PollFlags::empty())];
+        let at_once = Timespec::default();
+        // A hang-up is told whether it was asked for or not.
+        poll(&mut polled, Some(&at_once)).is_ok_and(|found| found > 0)
+    }
+
     pub async fn send<M: Serialize>(
         &self,
         message: &M,

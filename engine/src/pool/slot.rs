@@ -103,6 +103,12 @@ impl Slot {
         })
     }
 
+    /// Whether its spawner lives.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.spawner.is_closed()
+    }
+
     pub async fn attach(&self, attachment: &Attachment) -> Result<(), PoolError> {
         let request = ToSpawner::Attach {
             target: attachment.target.clone(),

@@ -8,6 +8,7 @@ use super::{Launcher, PoolError, Slot};
 use crate::launcher::message::RealmId;
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
+use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::RootSpec;
 
 /// Spares kept for the root that was asked for last.
@@ -69,7 +70,15 @@ impl Spares {
                 state.root = Some(root.clone());
                 stale.extend(state.ready.drain(..));
             }
-            (state.ready.pop_front(), stale)
+            let mut found = None;
+            while let Some(seed) = state.ready.pop_front() {
+                if seed.slot.is_alive() {
+                    found = Some(seed);
+                    break;
+                }
+                stale.push(seed);
+            }
+            (found, stale)
         };
         for seed in stale {
             self.discard(seed).await;
@@ -90,8 +99,30 @@ impl Spares {
 
     async fn make(&self, root: &RootSpec) -> Result<Seed, PoolError> {
         let realm = self.realm().await?;
-        let slot = self.another(realm, root).await?;
+        let slot = match self.another(realm, root).await {
+            Err(PoolError::Step(error)) if is_dead_realm(&error) => {
+                // Killed from outside: those to come need not suffer for it.
+                self.forget(realm.0).await;
+                self.another(self.realm().await?, root).await?
+            }
+            made => made?,
+        };
         Ok(Seed { slot })
+    }
+
+    async fn forget(&self, realm: RealmId) {
+        {
+            let mut state = self.state();
+            if state
+                .shared_realm
+                .is_some_and(|(shared, _)| shared == realm)
+            {
+                state.shared_realm = None;
+            }
+        }
+        if let Err(error) = self.launcher.drop_realm(realm).await {
+            tracing::warn!(%error, "a dead realm could not be removed");
+        }
     }
 
     /// As root each session has a realm, and so host ids, of its own; else all share one.
@@ -173,4 +204,9 @@ impl Spares {
             self.discard(seed).await;
         }
     }
+}
+
+/// Whether the launcher found nobody at a realm's other end.
+fn is_dead_realm(error: &StepError) -> bool {
+    error.step == Step::Realm && matches!(error.errno, libc::EPIPE | libc::ECONNRESET)
 }

@@ -49,3 +49,16 @@ def is_alive(pid):
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def children(pid):
+    """The processes whose parent this is."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            stat = (process / "stat").read_text() if process.name.isdigit() else ""
+        except OSError:
+            continue
+        if stat and int(stat.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(process.name))
+    return found

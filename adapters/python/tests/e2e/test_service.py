@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from evidence import changes, eventually, is_alive
+from evidence import changes, children, eventually, is_alive
 
 import stepbox
 
@@ -55,6 +55,27 @@ def test_an_engine_that_is_killed_in_a_step_leaves_nothing_and_is_told(face, mar
         eventually(lambda: marker.running() == [])
         sandbox.open()
         assert sandbox.py("print(1)").stdout == "1\n"
+
+
+@pytest.mark.parametrize("below", ["launcher", "realms"])
+def test_what_makes_sandboxes_may_be_killed_and_the_next_sandbox_works(face, marker, below):
+    with face() as sandbox:
+        engine = sandbox._lease.session.engine.process.pid
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(sandbox.sh, f"sleep {marker.number}")
+            eventually(marker.running)
+            victims = children(engine)
+            if below == "realms":
+                victims = [realm for launcher in victims for realm in children(launcher)]
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            with pytest.raises(stepbox.StepboxError):
+                call.result()
+        eventually(lambda: marker.running() == [])
+        if below == "launcher":
+            eventually(lambda: not is_alive(engine))
+        with face() as another:
+            assert another.run(["true"]).success
 
 
 def test_cancelling_ends_the_step_and_the_next_call_runs(marker):
