@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
     // The launcher is this binary again; it must not have a thread, nor anything of the command line.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == "launcher")
+    if let Some((word, rest)) = words.split_first()
+        && word == "launcher"
     {
-        stepbox_engine::launcher::main_on_stdin();
+        stepbox_engine::launcher::main(rest);
     }
     stepbox_engine::cli::main()
 }

@@ -27,21 +27,9 @@ use crate::sys::{datagram, namespace, signal};
 /// Roots kept for later slots; past it the oldest is let go.
 const MAX_ROOTS: usize = 32;
 
-/// The life of a launcher; `engine` is its socket.
-pub fn main(engine: &OwnedFd) -> ! {
-    let code = match live(engine) {
-        Ok(()) => 0,
-        Err(error) => {
-            let refused: Result<Ready, StepError> = Err(error);
-            // A peer that is gone needs no telling.
-            let _ = datagram::send(engine.as_fd(), &refused, &[]);
-            1
-        }
-    };
-    exit_now(code)
-}
-
-fn live(engine: &OwnedFd) -> Result<(), StepError> {
+/// The second life of a launcher, in its own namespaces; `engine` is its socket.
+pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
+    super::itself::settle_capabilities()?;
     let Some((setup, _)) =
         datagram::receive::<Setup>(engine.as_fd()).at(Step::Realm, "the engine")?
     else {
@@ -51,8 +39,6 @@ fn live(engine: &OwnedFd) -> Result<(), StepError> {
     // Compiled here once, so that what is forked from here has them.
     seccomp::base_filter();
     seccomp::step_filter();
-    let mode = Mode::of_this_process().at(Step::UserNamespace, "capabilities")?;
-    enter_namespaces(mode)?;
     let mut launcher = Launcher {
         mode,
         roots_at: setup.state.join("roots"),
@@ -111,7 +97,8 @@ fn reap() {
 }
 
 /// Leaves the host's user namespace when there is no right to mount in it, and in any case its mounts.
-fn enter_namespaces(mode: Mode) -> Result<(), StepError> {
+pub(super) fn enter_namespaces() -> Result<Mode, StepError> {
+    let mode = Mode::of_this_process().at(Step::UserNamespace, "capabilities")?;
     if let Mode::Rootless { uid, gid } = mode {
         namespace::unshare(Namespaces::USER).at(Step::UserNamespace, "unshare")?;
         write_proc("/proc/self/setgroups", "deny").at(Step::UserNamespace, "setgroups")?;
@@ -126,7 +113,8 @@ fn enter_namespaces(mode: Mode) -> Result<(), StepError> {
         "/",
         MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
     )
-    .at(Step::MountNamespace, "propagation")
+    .at(Step::MountNamespace, "propagation")?;
+    Ok(mode)
 }
 
 fn write_proc(path: &str, text: &str) -> io::Result<()> {

@@ -9,6 +9,7 @@
 //! Whichever of engine and launcher survives the other removes what both made.
 
 pub mod host;
+mod itself;
 pub mod keeper;
 pub mod message;
 pub mod owners;
@@ -16,27 +17,53 @@ pub mod realm;
 pub mod scratch;
 pub mod spawner;
 
-pub use host::main;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
 
-/// The life of a launcher whose socket is stdin. To be called before any thread exists.
-pub fn main_on_stdin() -> ! {
+use crate::sandbox::plan::StepError;
+use crate::sys::datagram;
+use crate::sys::exec::exit_now;
+
+/// The life of a launcher whose socket is stdin; `words` are the arguments after the command's name. To be called before
+/// any thread exists.
+///
+/// It runs in two lives: the first leaves the host's namespaces and executes the second from a read-only mount of this
+/// program, so that what a sandbox finds at `/proc/self/exe` before its own program runs cannot be written to.
+pub fn main(words: &[OsString]) -> ! {
     // Only what process lists show.
     let _ = rustix::thread::set_name(c"stepbox");
-    match take_stdin() {
-        Ok(engine) => main(&engine),
-        Err(_) => crate::sys::exec::exit_now(1),
+    let ended = match itself::mode_of(words) {
+        Some(mode) => take_stdin().map(|engine| (host::live(&engine, mode), engine)),
+        None => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)
+            .map_err(std::io::Error::from)
+            .map(|engine| (first_life(), engine)),
+    };
+    match ended {
+        Ok((Ok(()), _)) => exit_now(0),
+        Ok((Err(error), engine)) => {
+            let refused: Result<message::Ready, StepError> = Err(error);
+            // A peer that is gone needs no telling.
+            let _ = datagram::send(engine.as_fd(), &refused, &[]);
+            exit_now(1)
+        }
+        Err(_) => exit_now(1),
     }
 }
 
+fn first_life() -> Result<(), StepError> {
+    let mode = host::enter_namespaces()?;
+    Err(itself::execute(mode))
+}
+
 /// Stdin becomes `/dev/null`, as the other streams are: what is forked from here inherits three streams to nowhere.
-fn take_stdin() -> std::io::Result<std::os::fd::OwnedFd> {
-    use rustix::fs::{CWD, Mode, OFlags, openat};
+fn take_stdin() -> std::io::Result<OwnedFd> {
+    use rustix::fs::{CWD, OFlags, openat};
     let engine = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let null = openat(
         CWD,
         "/dev/null",
         OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::empty(),
+        rustix::fs::Mode::empty(),
     )?;
     rustix::stdio::dup2_stdin(&null)?;
     Ok(engine)

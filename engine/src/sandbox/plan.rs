@@ -12,6 +12,7 @@ pub enum Step {
     // launcher, once
     UserNamespace,
     MountNamespace,
+    ReadOnlySelf,
     // launcher, once per posture
     RootTmpfs,
     RootDirectories,
@@ -150,7 +151,11 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "launcher",
         when: "once per engine, before any thread exists",
-        steps: &[Step::UserNamespace, Step::MountNamespace],
+        steps: &[
+            Step::UserNamespace,
+            Step::MountNamespace,
+            Step::ReadOnlySelf,
+        ],
     },
     Stage {
         name: "root",
@@ -226,6 +231,10 @@ impl Step {
             Self::MountNamespace => (
                 "mount-namespace",
                 "a copy of the host's mounts that no mount of ours leaves",
+            ),
+            Self::ReadOnlySelf => (
+                "read-only-self",
+                "the launcher is executed from a read-only mount: /proc/self/exe of what it forks cannot be written to",
             ),
             Self::RootTmpfs => (
                 "root-tmpfs",

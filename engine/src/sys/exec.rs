@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// Argument or environment strings in the form that `execve` takes, made before the clone.
@@ -33,6 +34,27 @@ pub fn execve(path: &CStr, arguments: &StringTable, environment: &StringTable) -
             path.as_ptr(),
             arguments.pointers.as_ptr(),
             environment.pointers.as_ptr(),
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// Replaces this process by the program that a descriptor names; comes back only with the error.
+pub fn execute_descriptor(
+    program: BorrowedFd<'_>,
+    arguments: &StringTable,
+    environment: &StringTable,
+) -> io::Error {
+    // SAFETY: the path is an empty C string, both tables are null-terminated arrays of C strings that they own, and the
+    // descriptor is open.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.pointers.as_ptr(),
+            environment.pointers.as_ptr(),
+            libc::AT_EMPTY_PATH,
         )
     };
     io::Error::last_os_error()

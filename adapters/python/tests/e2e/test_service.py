@@ -78,6 +78,17 @@ def test_what_makes_sandboxes_may_be_killed_and_the_next_sandbox_works(face, mar
             assert another.run(["true"]).success
 
 
+def test_the_engines_program_cannot_be_written_to_from_a_sandbox(face):
+    # A script may name the program of the process that executes it as its interpreter.
+    with face() as sandbox:
+        engine = sandbox._lease.session.engine.process.pid
+        sandbox.write_file("script", "#!/proc/self/exe\n", mode=0o755)
+        sandbox.run(["./script"])
+        [launcher] = children(engine)
+        assert os.statvfs(f"/proc/{launcher}/exe").f_flag & os.ST_RDONLY
+        assert not os.statvfs(f"/proc/{engine}/exe").f_flag & os.ST_RDONLY
+
+
 def test_cancelling_ends_the_step_and_the_next_call_runs(marker):
     async def use():
         async with stepbox.AsyncSandbox() as sandbox:
