@@ -12,8 +12,9 @@ use super::environment::{CACHE, WORKSPACE};
 use super::record::{Parts, Session};
 use super::slots::{SessionMount, Slots};
 use super::{SessionError, SessionView, check, interpreter};
-use crate::pool::Keeper;
+use crate::pool::{Keeper, PoolError};
 use crate::sandbox::identity::Mode;
+use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource, shm_size};
@@ -105,7 +106,7 @@ impl Engine {
             let keeper = self
                 .make_keeper(&slots, &spec, &workspace, directory)
                 .await?;
-            slots.adopt(seed.slot).await?;
+            slots.adopt(seed.slot).await.map_err(why_not_attached)?;
             Ok::<_, SessionError>(keeper)
         };
         let keeper = match opened.await {
@@ -163,6 +164,24 @@ impl Engine {
             given,
         )
         .await?)
+    }
+}
+
+/// A mount point below the workspace is the caller's to make: nothing of ours is ever in there.
+fn why_not_attached(error: PoolError) -> SessionError {
+    match error {
+        PoolError::Step(StepError {
+            step: Step::AttachMount,
+            errno: libc::ENOENT | libc::ENOTDIR,
+            operand,
+        }) => SessionError::Refused {
+            field: "mounts".to_owned(),
+            reason: format!(
+                "{operand} is not there to be mounted on; make it in the workspace first, or mount outside {WORKSPACE}"
+            ),
+            mount: true,
+        },
+        other => other.into(),
     }
 }
 

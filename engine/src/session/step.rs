@@ -273,6 +273,7 @@ impl Run<'_> {
             evidence,
             stdout,
             stderr,
+            lost_live,
             startup: _,
             duration,
         } = observed;
@@ -285,7 +286,7 @@ impl Run<'_> {
         );
         StepResult {
             step_id: self.step_id.clone(),
-            notes: notes(&stdout, &stderr, &usage, self.limits.pids),
+            notes: notes(&stdout, &stderr, lost_live, &usage, self.limits.pids),
             stdout,
             stderr,
             verdict: classify(&evidence),
@@ -334,6 +335,7 @@ impl Run<'_> {
             evidence,
             stdout: Output::default(),
             stderr: Output::default(),
+            lost_live: 0,
             startup: None,
             duration: self.asked.elapsed(),
         };
@@ -367,8 +369,20 @@ fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<Code>) 
 }
 
 /// What the caller should know and the code did not say.
-fn notes(stdout: &Output, stderr: &Output, usage: &Usage, pids: Option<u64>) -> Vec<String> {
+fn notes(
+    stdout: &Output,
+    stderr: &Output,
+    lost_live: u64,
+    usage: &Usage,
+    pids: Option<u64>,
+) -> Vec<String> {
     let mut notes = Vec::new();
+    if lost_live > 0 {
+        notes.push(format!(
+            "{lost_live} bytes of live output were left out, because the listener was slower than the code; the result \
+             has what was kept"
+        ));
+    }
     for (name, output) in [("stdout", stdout), ("stderr", stderr)] {
         if output.truncated() {
             notes.push(format!(

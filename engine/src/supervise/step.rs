@@ -43,6 +43,8 @@ pub struct Observed {
     pub evidence: Evidence,
     pub stdout: Output,
     pub stderr: Output,
+    /// Bytes of output that a live listener, slower than the code, did not get.
+    pub lost_live: u64,
     /// From go to the code's exec.
     pub startup: Option<Duration>,
     pub duration: Duration,
@@ -278,6 +280,7 @@ impl Watch<'_> {
         Observed {
             init: Some(self.init.into_inner()),
             duration: self.begun.elapsed(),
+            lost_live: self.stdout.lost() + self.stderr.lost(),
             startup: self.startup,
             evidence: self.evidence,
             stdout: self.stdout.finish(),

@@ -18,7 +18,10 @@ pub(super) struct Stream {
     /// None at end of file.
     pipe: Option<Receiver>,
     capture: Capture,
+    /// Bytes that no listener was told of, since the last that was.
     dropped: u64,
+    /// All bytes that no listener was told of.
+    lost: u64,
 }
 
 /// Where live output goes.
@@ -35,6 +38,7 @@ impl Stream {
             pipe: Some(Receiver::from_owned_fd(pipe)?),
             capture: Capture::new(cap),
             dropped: 0,
+            lost: 0,
         })
     }
 
@@ -110,9 +114,17 @@ impl Stream {
                 listeners.sequence += 1;
                 self.dropped = 0;
             }
-            Err(mpsc::error::TrySendError::Full(_)) => self.dropped += data.len() as u64,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                self.dropped += data.len() as u64;
+                self.lost += data.len() as u64;
+            }
             Err(mpsc::error::TrySendError::Closed(_)) => listeners.events = None,
         }
+    }
+
+    /// Bytes that a listener that was slower than the code did not get.
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost
     }
 
     pub(super) fn finish(self) -> Output {
