@@ -64,21 +64,8 @@ pub(super) fn request_scope(engine_id: &str, pid: u32) -> Result<(), ScopeError>
     possible()?;
     let unit = format!("{PREFIX}{engine_id}{SCOPE}");
     let deadline = Instant::now() + PATIENCE;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the manager's bus has its own client; it runs before any code of a session"
-    )]
-    let mut busctl = Command::new("busctl");
-    let child = busctl
-        .args(arguments(&unit, pid, rustix::process::geteuid().is_root()))
-        .env("XDG_RUNTIME_DIR", runtime_directory())
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|source| ScopeError::Start { source })?;
-    finish(child, &unit, deadline)?;
+    let system = rustix::process::geteuid().is_root();
+    ask(&arguments(&unit, pid, system), &unit, deadline)?;
     // The reply names a job; the process is moved when that is done.
     while !is_in(pid, &unit) {
         if Instant::now() >= deadline {
@@ -89,20 +76,50 @@ pub(super) fn request_scope(engine_id: &str, pid: u32) -> Result<(), ScopeError>
     Ok(())
 }
 
-fn arguments(unit: &str, pid: u32, system: bool) -> Vec<String> {
-    let pid = pid.to_string();
-    let mut words = vec![
+/// Has the manager end a scope of ours, in which no process is left: it does not always notice that by itself when the
+/// subtree goes at the same time.
+pub(super) fn end_scope(path: &Path) -> Result<(), ScopeError> {
+    let unit = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut words = manager(rustix::process::geteuid().is_root());
+    words.extend(["StopUnit", "ss", &unit, "fail"]);
+    let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
+    ask(&words, &unit, Instant::now() + PATIENCE)
+}
+
+fn ask(words: &[String], unit: &str, deadline: Instant) -> Result<(), ScopeError> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the manager's bus has its own client; no word of it is a session's"
+    )]
+    let mut busctl = Command::new("busctl");
+    let child = busctl
+        .args(words)
+        .env("XDG_RUNTIME_DIR", runtime_directory())
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|source| ScopeError::Start { source })?;
+    finish(child, unit, deadline)
+}
+
+/// The call of a method of the manager, up to the method's name.
+fn manager(system: bool) -> Vec<&'static str> {
+    vec![
         if system { "--system" } else { "--user" },
         "--quiet",
         "call",
         "org.freedesktop.systemd1",
         "/org/freedesktop/systemd1",
         "org.freedesktop.systemd1.Manager",
-        "StartTransientUnit",
-        "ssa(sv)a(sa(sv))",
-        unit,
-        "fail",
-    ];
+    ]
+}
+
+fn arguments(unit: &str, pid: u32, system: bool) -> Vec<String> {
+    let pid = pid.to_string();
+    let mut words: Vec<&str> = manager(system);
+    words.extend(["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail"]);
     // Four properties, each a name, a type and a value; a failed scope is forgotten, so that its name is free again.
     words.extend(["4", "PIDs", "au", "1", &pid]);
     words.extend(["Delegate", "b", "true"]);

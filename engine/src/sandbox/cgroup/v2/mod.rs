@@ -146,8 +146,8 @@ impl Tree {
         }
         self.top.remove_tree()?;
         if delegate::is_scope(self.base.path()) {
-            // The manager removes a scope that is empty, unless it came while the subtree was still there: it tries once.
-            let _ = self.base.remove();
+            // A manager that has ended it already has no such unit any more.
+            let _ = delegate::end_scope(self.base.path());
         }
         Ok(())
     }
