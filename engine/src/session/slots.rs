@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -21,6 +21,8 @@ use crate::sandbox::skeleton::SkeletonSpec;
 const MAX_SLOTS: usize = 128;
 /// Slots made at once: more would only slow down those that exist.
 const MAX_MAKING: usize = 2;
+/// While steps end within this time of each other, more slots than processors can feed would only take from them.
+const TURN: Duration = Duration::from_millis(20);
 /// Slots that a session keeps when it is quiet: one is made ready while the other runs.
 const KEPT: usize = 2;
 /// How long a slot beyond those waits for work.
@@ -64,9 +66,26 @@ struct State {
     making: usize,
     numbers: u64,
     trimming: bool,
+    /// When a step last ended and left its slot to the next.
+    turned: Option<Instant>,
+    /// Somebody will look again whether another slot is needed.
+    looking: bool,
     closed: bool,
     /// Why the last slot that was wanted could not be made.
     failure: Option<String>,
+}
+
+impl State {
+    /// Whether slots come back so quickly that waiting for one is shorter than making one.
+    fn turns_over(&self) -> bool {
+        self.turned.is_some_and(|turned| turned.elapsed() < TURN)
+    }
+}
+
+/// How many slots the processors can keep busy.
+fn brisk_slots() -> usize {
+    static SLOTS: OnceLock<usize> = OnceLock::new();
+    *SLOTS.get_or_init(|| 2 * std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 #[derive(Debug)]
@@ -268,6 +287,10 @@ impl Slots {
             if state.closed || state.making >= wanted.min(MAX_MAKING) || state.total >= MAX_SLOTS {
                 return;
             }
+            if state.total >= brisk_slots() && state.turns_over() {
+                self.grow_later(&mut state);
+                return;
+            }
             state.making += 1;
             state.total += 1;
         }
@@ -293,6 +316,19 @@ impl Slots {
         });
     }
 
+    /// Looks again when the steps that run now have had the time to end.
+    fn grow_later(self: &Arc<Self>, state: &mut State) {
+        if std::mem::replace(&mut state.looking, true) {
+            return;
+        }
+        let slots = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(TURN).await;
+            slots.state().looking = false;
+            slots.grow();
+        });
+    }
+
     /// Nobody can be served when there is no slot and none can be made.
     fn give_up_if_alone(&self) {
         let mut state = self.state();
@@ -315,6 +351,7 @@ impl Slots {
             };
             match made.await {
                 Ok(skeleton) => {
+                    slots.state().turned = Some(Instant::now());
                     slots.lease(Some(Ready { slot, skeleton })).hand_on();
                     slots.grow();
                     slots.trim();
