@@ -18,7 +18,7 @@ pub struct Cli {
 pub enum Command {
     /// Serve sandboxes over gRPC, on a unix socket or a loopback address.
     Serve(ServeArgs),
-    /// Run code once in a fresh sandbox; the exit code is the program's.
+    /// Run code once in a fresh sandbox; its stdin is empty, the exit code is the program's.
     Run(RunArgs),
     /// Say what this host gives, what is missing, and the command that mends it.
     Doctor(DoctorArgs),
@@ -175,6 +175,9 @@ impl std::str::FromStr for MountArg {
         let (paths, read_only) = match text.rsplit_once(':') {
             Some((paths, "ro")) => (paths, true),
             Some((paths, "rw")) => (paths, false),
+            Some((_, mode)) if !mode.starts_with('/') => {
+                return Err(format!("{mode:?} is no mode; write :ro or :rw"));
+            }
             Some(_) | None => (text, false),
         };
         match paths.rsplit_once(':') {

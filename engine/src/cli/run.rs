@@ -170,7 +170,10 @@ async fn one(engine: &Engine, order: Order) -> Result<u8, SessionError> {
         (None, None)
     } else {
         let (sender, receiver) = mpsc::channel(64);
-        (Some(sender), Some(tokio::spawn(print_live(receiver))))
+        (
+            Some(sender),
+            Some(tokio::spawn(print_live(receiver, cancel.clone()))),
+        )
     };
     let result = engine.run(&session.id, step, events, cancel).await?;
     interrupted.abort();
@@ -196,7 +199,8 @@ async fn cancel_on_signal(cancel: CancellationToken) {
     cancel.cancel();
 }
 
-async fn print_live(mut events: mpsc::Receiver<StepEvent>) {
+/// A reader that closes the pipe wants no more of it: the step ends.
+async fn print_live(mut events: mpsc::Receiver<StepEvent>, cancel: CancellationToken) {
     while let Some(event) = events.recv().await {
         if let StepEvent::Output { stdout, data, .. } = event {
             let written = if stdout {
@@ -206,6 +210,7 @@ async fn print_live(mut events: mpsc::Receiver<StepEvent>) {
                 io::stderr().lock().write_all(&data)
             };
             if written.is_err() {
+                cancel.cancel();
                 return;
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 
 use super::host;
 use crate::pool::{PoolError, Started, start};
@@ -117,6 +117,8 @@ fn wait_for_end(launcher: u32) {
     if let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
         let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience));
     }
+    // Not every pid 1 reaps what it inherits.
+    let _ = waitpid(pid, WaitOptions::NOHANG);
 }
 
 #[cfg(test)]

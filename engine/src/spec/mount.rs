@@ -274,6 +274,11 @@ pub fn check_source(source: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Where the sandbox's programs are: read-only, so that no mount point can be made there, and needed by every step.
+const SYSTEM_TARGETS: [&str; 7] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+];
+
 /// The place of a mount in the sandbox, spelt plainly.
 ///
 /// # Errors
@@ -300,8 +305,15 @@ pub fn parse_target(target: &Path) -> Result<PathBuf, Refusal> {
             return taken(rule);
         }
     }
-    if plain == Path::new("/run") {
-        return taken("/run");
+    for rule in SYSTEM_TARGETS {
+        if plain.starts_with(rule) {
+            return taken(rule);
+        }
+    }
+    for rule in ["/etc", "/run"] {
+        if plain == Path::new(rule) {
+            return taken(rule);
+        }
     }
     Ok(plain)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -14,8 +15,6 @@ from stepbox_openai.calls import ToolCall, parse_tool_call
 from stepbox_openai.schema import RunCode, strict_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from openai.types.chat import ChatCompletionFunctionToolParam
     from openai.types.responses import FunctionToolParam
     from stepbox.tool import SandboxSource
@@ -78,11 +77,11 @@ class StepboxTools:
 
     def handle_tool_calls(self, calls: Iterable[Any] | None) -> list[dict[str, Any]]:
         """The answers to those of the calls that are for this tool, one after the other; the rest is passed over."""
-        return [self.handle_tool_call(call) for call in calls or () if is_ours(call)]
+        return [self.handle_tool_call(call) for call in _listed(calls) if is_ours(call)]
 
     async def ahandle_tool_calls(self, calls: Iterable[Any] | None) -> list[dict[str, Any]]:
         """The same at once; the answers are in the order of the calls."""
-        return await asyncio.gather(*(self.ahandle_tool_call(call) for call in calls or () if is_ours(call)))
+        return await asyncio.gather(*(self.ahandle_tool_call(call) for call in _listed(calls) if is_ours(call)))
 
     def close(self) -> None:
         """Removes the sandbox that was made here and its private workspace."""
@@ -120,6 +119,16 @@ def _ours(call: Any) -> ToolCall:
     if parsed is None or parsed.name != TOOL_NAME:
         raise ValueError(f"not a call of {TOOL_NAME}: {str(call)[:200]}")
     return parsed
+
+
+def _listed(calls: Iterable[Any] | None) -> Iterable[Any]:
+    if calls is None:
+        return ()
+    # A model of the SDK is iterable too: by its fields.
+    single = isinstance(calls, (str, bytes, Mapping)) or hasattr(calls, "model_dump")
+    if single or not isinstance(calls, Iterable):
+        raise TypeError(f"calls must be a list of tool calls, got {type(calls).__name__}; write [call]")
+    return calls
 
 
 def _parse(arguments: str) -> RunCode | Reply:

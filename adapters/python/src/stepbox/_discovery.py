@@ -76,7 +76,8 @@ def find_binary(environment: Mapping[str, str]) -> Path:
             return place
     looked = "".join(f"\n  {place}" for place in dict.fromkeys(places))
     raise EngineError(
-        "the stepbox engine was not found; install it (pip install stepbox-engine) or set STEPBOX_BIN. "
+        "the stepbox engine was not found; build it (cargo build --release, in a checkout) or set STEPBOX_BIN to "
+        "where it is. "
         f"Looked at:{looked}"
     )
 

@@ -140,7 +140,7 @@ def workspace_path(options: Mapping[str, object]) -> str | None:
     given = options.get("workspace")
     if given is None or not isinstance(given, (str, bytes, os.PathLike)):
         return None
-    return os.path.abspath(os.fsdecode(given))  # noqa: PTH100 - links are the engine's to judge: nothing is resolved
+    return os.path.abspath(os.path.expanduser(os.fsdecode(given)))  # noqa: PTH100, PTH111 - links are the engine's to judge: nothing is resolved
 
 
 def build_spec(options: Mapping[str, Any], *, same_host: bool) -> tuple[pb.SandboxSpec, list[Violation]]:
@@ -242,7 +242,7 @@ def _set_workspace(spec: pb.SandboxSpec, value: Any) -> None:
         return
     if not _shapes.path_bytes(value):
         raise _shapes.ShapeError("an empty path; leave it out for a private directory")
-    spec.workspace = os.path.abspath(os.fsencode(value))  # noqa: PTH100
+    spec.workspace = os.path.abspath(os.path.expanduser(os.fsencode(value)))  # noqa: PTH100, PTH111
 
 
 def _set_network(spec: pb.SandboxSpec, value: Any) -> None:

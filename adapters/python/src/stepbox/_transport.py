@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import inspect
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -38,6 +39,9 @@ Metadata = tuple[tuple[str, str], ...]
 def metadata_of(token: str | None) -> Metadata:
     """What goes with each call."""
     return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+_CLOSE_S = 1.0
 
 
 class SyncTransport:
@@ -91,7 +95,8 @@ class SyncTransport:
 
     def start_pull(self, call: Pull) -> Any:
         """Begins a call; gives its replies as they come."""
-        return self._stub("unary_stream", call.method)(call.request, timeout=call.deadline_s, metadata=self._metadata)
+        stub = self._stub("unary_stream", call.method)
+        return _begun(lambda: stub(call.request, timeout=call.deadline_s, metadata=self._metadata))
 
     def _stub(self, kind: str, method: Method[Any, Any]) -> Any:
         key = (kind, method.name)
@@ -102,7 +107,10 @@ class SyncTransport:
 
     def close(self) -> None:
         """Closes the channel; calls that run are cancelled."""
-        self._channel.close()
+        # gRPC waits without end for a call that an interrupt met while it was being begun.
+        closing = threading.Thread(target=self._channel.close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
 
 
 class AsyncTransport:
@@ -171,6 +179,26 @@ async def _taken(call: Pull, message: Message) -> None:
     outcome = call.take(message)
     if inspect.isawaitable(outcome):
         await outcome
+
+
+def _begun(begin: Callable[[], Any]) -> Any:
+    """Begins a call where no signal handler runs: gRPC loses one that an interrupt meets while it is being begun."""
+    if threading.current_thread() is not threading.main_thread():
+        return begin()
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(begin())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return outcome.result()
+    except BaseException:
+        outcome.add_done_callback(lambda done: done.exception() or done.result().cancel())
+        raise
 
 
 def _stub(channel: Any, kind: str, method: Method[Any, Any]) -> Any:
