@@ -40,7 +40,8 @@ NODE = {
     "terminate": "process.kill(process.pid, 'SIGTERM'); setInterval(() => 0, 1000)",
     "kill": "process.kill(process.pid, 'SIGKILL'); setInterval(() => 0, 1000)",
     "deadline": "while (true);",
-    "memory": "const b = []; while (true) b.push(Buffer.alloc(10 << 20, 1))",
+    # At once: in small pieces the kernel evicts the program's own text between them, which docs/notes.md tells of.
+    "memory": "const b = []; while (true) b.push(Buffer.alloc(512 << 20, 1))",
 }
 C = {
     "clean": "return 0;",
