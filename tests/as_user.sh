@@ -133,7 +133,7 @@ if [ -n "$left" ]; then
     ps -o pid= -U "$uid" | xargs -r kill -KILL
     code=1
 fi
-found=$(find "$place/tmp" -mindepth 2 -path "$place/tmp/stepbox-*/*")
+found=$(find "$place/tmp" -mindepth 2 -path "$place/tmp/stepbox-$uid/*")
 if [ -n "$found" ]; then
     printf 'files that are left:\n%s\n' "$found" >&2
     code=1

@@ -50,6 +50,8 @@ pub struct Observed {
     pub duration: Duration,
 }
 
+/// How long the end of a step waits for listeners to take output that they had no room for.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long an out-of-memory wake-up waits for the kernel's count to rise: a task that is killed by us before that is
 /// not counted, and the step would look killed by nobody.
 const OOM_COUNT_WAIT: Duration = Duration::from_millis(20);
@@ -188,6 +190,10 @@ impl Watch<'_> {
                         Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
                     self.kill();
                 }
+                () = self.listeners.room(), if self.stdout.waits() || self.stderr.waits() => {
+                    self.stdout.flush(&mut self.listeners);
+                    self.stderr.flush(&mut self.listeners);
+                }
                 // Last, so that a flood delays nothing above; both at once, so that neither stream starves the other.
                 () = either(&self.stdout, &self.stderr) => {
                     self.stdout.read(&mut buffer, &mut self.listeners);
@@ -201,6 +207,16 @@ impl Watch<'_> {
         }
         for stream in [&mut self.stdout, &mut self.stderr] {
             stream.drain(&mut buffer, &mut self.listeners);
+        }
+        // A listener that does not take the rest in this time has left it.
+        let _ = tokio::time::timeout(LAST_WORDS, self.tell_the_rest()).await;
+    }
+
+    async fn tell_the_rest(&mut self) {
+        while self.listeners.events.is_some() && (self.stdout.waits() || self.stderr.waits()) {
+            self.listeners.room().await;
+            self.stdout.flush(&mut self.listeners);
+            self.stderr.flush(&mut self.listeners);
         }
     }
 

@@ -12,14 +12,20 @@ use crate::outcome::{Output, StepEvent};
 /// Bytes read at once: a pipe's whole buffer.
 const CHUNK: usize = 64 * 1024;
 
+/// Bytes of a stream that wait for listeners at most.
+const WAITING_MAX: usize = 1 << 20;
+
 #[derive(Debug)]
 pub(super) struct Stream {
     stdout: bool,
     /// None at end of file.
     pipe: Option<Receiver>,
     capture: Capture,
-    /// Bytes that no listener was told of, since the last that was.
+    /// Output that the listeners have no room for yet.
+    waiting: Vec<u8>,
+    /// Bytes that were left out before what waits, and after it.
     dropped: u64,
+    dropped_since: u64,
     /// All bytes that no listener was told of.
     lost: u64,
 }
@@ -31,13 +37,25 @@ pub(super) struct Listeners {
     pub(super) sequence: u64,
 }
 
+impl Listeners {
+    /// Waits until there is room for an event, or nobody listens any more.
+    pub(super) async fn room(&self) {
+        match &self.events {
+            Some(events) => drop(events.reserve().await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
 impl Stream {
     pub(super) fn new(stdout: bool, pipe: OwnedFd, cap: u64) -> io::Result<Self> {
         Ok(Self {
             stdout,
             pipe: Some(Receiver::from_owned_fd(pipe)?),
             capture: Capture::new(cap),
+            waiting: Vec::new(),
             dropped: 0,
+            dropped_since: 0,
             lost: 0,
         })
     }
@@ -98,33 +116,57 @@ impl Stream {
         }
     }
 
-    /// A listener that is slower than the code loses chunks and is told how many bytes; the code is never slowed down.
+    /// Output waits, up to a bound, for listeners that are slower than the code; past it they lose it and are told how many
+    /// bytes. The code is never slowed down.
     fn publish(&mut self, data: &[u8], listeners: &mut Listeners) {
+        if listeners.events.is_none() {
+            return;
+        }
+        if self.dropped_since == 0 && self.waiting.len() + data.len() <= WAITING_MAX {
+            self.waiting.extend_from_slice(data);
+        } else {
+            self.dropped_since += data.len() as u64;
+            self.lost += data.len() as u64;
+        }
+        self.flush(listeners);
+    }
+
+    /// Whether output waits for a listener.
+    pub(super) const fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Hands on what waits, if there is room.
+    pub(super) fn flush(&mut self, listeners: &mut Listeners) {
         let Some(events) = &listeners.events else {
             return;
         };
-        let event = StepEvent::Output {
-            stdout: self.stdout,
-            sequence: listeners.sequence,
-            data: data.to_vec(),
-            dropped: self.dropped,
-        };
-        match events.try_send(event) {
-            Ok(()) => {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let closed = match events.try_reserve() {
+            Ok(room) => {
+                room.send(StepEvent::Output {
+                    stdout: self.stdout,
+                    sequence: listeners.sequence,
+                    data: std::mem::take(&mut self.waiting),
+                    dropped: self.dropped,
+                });
                 listeners.sequence += 1;
-                self.dropped = 0;
+                self.dropped = std::mem::take(&mut self.dropped_since);
+                false
             }
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                self.dropped += data.len() as u64;
-                self.lost += data.len() as u64;
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => listeners.events = None,
+            Err(mpsc::error::TrySendError::Full(())) => false,
+            Err(mpsc::error::TrySendError::Closed(())) => true,
+        };
+        if closed {
+            listeners.events = None;
         }
     }
 
     /// Bytes that a listener that was slower than the code did not get.
-    pub(super) const fn lost(&self) -> u64 {
-        self.lost
+    pub(super) fn lost(&self) -> u64 {
+        self.lost + self.waiting.len() as u64
     }
 
     pub(super) fn finish(self) -> Output {
@@ -153,6 +195,37 @@ mod tests {
         rustix::io::write(&write, b"last words").expect("written");
         stream.drain(&mut Vec::new(), &mut nobody());
         assert_eq!(stream.finish().kept, b"last words");
+    }
+
+    #[tokio::test]
+    async fn output_waits_for_a_slow_listener_and_past_the_bound_is_counted() {
+        let (read, _write) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let mut stream = Stream::new(true, read, 100).expect("a stream");
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut listeners = Listeners {
+            events: Some(sender),
+            sequence: 0,
+        };
+        for piece in [b"a", b"b", b"c"] {
+            stream.publish(piece, &mut listeners);
+        }
+        stream.publish(&vec![b'x'; WAITING_MAX], &mut listeners);
+        let mut heard = Vec::new();
+        while let Ok(StepEvent::Output {
+            sequence,
+            data,
+            dropped,
+            ..
+        }) = receiver.try_recv()
+        {
+            heard.push((sequence, data, dropped));
+            stream.flush(&mut listeners);
+        }
+        assert_eq!(heard, [(0, b"a".to_vec(), 0), (1, b"bc".to_vec(), 0)]);
+        assert_eq!(stream.lost(), WAITING_MAX as u64);
+        stream.publish(b"d", &mut listeners);
+        let next = receiver.try_recv().expect("there is room again");
+        assert!(matches!(next, StepEvent::Output { dropped, .. } if dropped == WAITING_MAX as u64));
     }
 
     #[tokio::test]
