@@ -299,7 +299,7 @@ def main():
     if "STEPBOX_FAKE_LINE" in os.environ:
         print(os.environ["STEPBOX_FAKE_LINE"], flush=True)
         time.sleep(60)
-    directory = tempfile.TemporaryDirectory(prefix="stepbox-fake-")
+    directory = tempfile.TemporaryDirectory(prefix="fake-", dir=Path(_LOG).parent if _LOG else None)
     token = Path(directory.name, "token")
     token.write_text(TOKEN + "\n")
     server = grpc.server(ThreadPoolExecutor(32), interceptors=(_Token(),), options=(("grpc.so_reuseport", 0),))
