@@ -242,7 +242,7 @@ def _set_workspace(spec: pb.SandboxSpec, value: Any) -> None:
         return
     if not _shapes.path_bytes(value):
         raise _shapes.ShapeError("an empty path; leave it out for a private directory")
-    spec.workspace = os.path.abspath(os.path.expanduser(os.fsencode(value)))  # noqa: PTH100, PTH111
+    spec.workspace = os.path.abspath(os.path.expanduser(os.fsencode(value)))  # noqa: PTH100, PTH111 - as above
 
 
 def _set_network(spec: pb.SandboxSpec, value: Any) -> None:
