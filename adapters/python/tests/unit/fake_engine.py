@@ -299,6 +299,9 @@ def main():
     if "STEPBOX_FAKE_LINE" in os.environ:
         print(os.environ["STEPBOX_FAKE_LINE"], flush=True)
         time.sleep(60)
+    # Waited for by a thread, so blocked in all: a handler that runs while this thread leaves `ended.wait` would wait
+    # for a lock that it holds itself.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     directory = tempfile.TemporaryDirectory(prefix="fake-", dir=Path(_LOG).parent if _LOG else None)
     token = Path(directory.name, "token")
     token.write_text(TOKEN + "\n")
@@ -312,7 +315,7 @@ def main():
     ready = {"endpoint": endpoint, "pid": os.getpid(), "version": version, "token_file": str(token)}
     print(json.dumps(ready), flush=True)
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    threading.Thread(target=lambda: (signal.sigwait({signal.SIGTERM}), ended.set()), daemon=True).start()
     # The real engine watches the process that it was told of; the end of this pipe is its fallback.
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     ended.wait()
