@@ -16,7 +16,7 @@ FOLDERS := $(addprefix adapters/,$(PACKAGES))
 export STEPBOX_BIN := $(CURDIR)/$(ENGINE)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-vm soak clean
+.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-fallback test-vm soak clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -36,7 +36,7 @@ demo: setup ## run the main job: an agent loop on a real table, in sandboxes
 	$(BIN)/python examples/demo.py
 
 test: ## run every test, as the caller and as an unprivileged user
-	tests/every.sh setup lint test-unit test-e2e test-user
+	tests/every.sh setup lint test-unit test-e2e test-user test-fallback
 
 check: lint test-unit engine ## lint, unit tests and the cold path: under 3 minutes once built
 	tests/suite.sh cold
@@ -57,6 +57,10 @@ test-e2e: setup
 test-user: setup
 	cargo test --locked --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p' > target/test-executables
 	tests/as_user.sh tests/suite.sh built
+
+test-fallback: setup ## the limits where no cgroup can be had, as the caller and as an unprivileged user
+	tests/without_cgroups.sh tests/suite.sh fallback
+	[ "$$(id -u)" -ne 0 ] || STEPBOX_TEST_CGROUPS=none tests/as_user.sh tests/suite.sh fallback
 
 test-vm: setup ## run steps as an ordinary user of a systemd host with cgroup v2, in a virtual machine
 	tests/vm/smoke.sh

@@ -4,6 +4,8 @@
 #
 #   as_user.sh COMMAND [ARGUMENT...]     called by root: as uid 61321; called by anybody else: as the caller
 #
+# With STEPBOX_TEST_CGROUPS=none the user gets no cgroup.
+#
 # The user has a home and a temporary directory of its own, no groups and no entry in passwd. Where a directory above
 # the checkout or the interpreter is closed to others (`/root` is), the command sees it in a mount namespace of its own
 # with nothing in it but these.
@@ -45,7 +47,9 @@ remove_groups() {
 
 trap 'remove_groups || true; rm -rf "$place"' EXIT
 
-for controller in memory pids cpu cpuacct; do
+controllers=(memory pids cpu cpuacct)
+[ "${STEPBOX_TEST_CGROUPS:-}" != none ] || controllers=()
+for controller in "${controllers[@]}"; do
     own=$(own_cgroup "$controller")
     if [ -z "$own" ]; then
         if [ "$controller" != cpuacct ]; then

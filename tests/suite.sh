@@ -4,6 +4,7 @@
 #   suite.sh unit      Rust, with its integration tests on the real kernel, and what needs no engine in Python
 #   suite.sh cold      the shortest way through all of it: the client's and the adapters' everyday calls
 #   suite.sh e2e       the client, the adapters, the examples and the documents' commands, against the real engine
+#   suite.sh fallback  the client where no cgroup can be had: see without_cgroups.sh
 #   suite.sh built     unit and e2e with what has been built: nothing is compiled and nothing is written to the checkout
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -58,6 +59,10 @@ documents() {
     in_folder tests .
 }
 
+fallback() {
+    in_folder adapters/python tests/fallback
+}
+
 demo() {
     "$root/.venv/bin/python" examples/demo.py > /dev/null
 }
@@ -76,6 +81,9 @@ case ${1:-} in
         part adapters
         part documents
         part demo
+        ;;
+    fallback)
+        part fallback
         ;;
     built)
         part rust_built

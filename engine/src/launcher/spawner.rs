@@ -2,23 +2,23 @@
 //! its own. A sandbox is one clone from it, made ahead of the step that will use it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::process::{Signal, set_parent_process_death_signal};
-use rustix::thread::{
-    CapabilitiesSecureBits, CapabilitySet, remove_capability_from_bounding_set,
-    set_capabilities_secure_bits, set_no_new_privs,
+use rustix::process::{
+    DumpableBehavior, Signal, dumpable_behavior, set_dumpable_behavior,
+    set_parent_process_death_signal,
 };
+use rustix::thread::set_no_new_privs;
 
 use super::message::{FromSpawner, ToSpawner};
 use super::realm::{Inherited, reap};
 use crate::sandbox::plan::{Context, SPAWNER, Step, StepError};
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::sandbox::{init, seccomp, tree};
-use crate::sys::clone::{Namespaces, fork};
+use crate::sandbox::{capabilities, init, seccomp, tree};
+use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::{close_range, exit_now};
 use crate::sys::{datagram, keyring, netdevice, signal};
 use crate::workspace::Tree;
@@ -83,16 +83,8 @@ pub fn one(step: Step, root: &mut Option<OwnedFd>, cgroups: &[OwnedFd]) -> Resul
         Step::PivotRoot => pivot_root().at(step, "/"),
         Step::LoopbackUp => netdevice::loopback_up().at(step, "lo"),
         Step::SessionKeyring => keyring::join_fresh().at(step, "session keyring"),
-        Step::LockSecurebits => set_capabilities_secure_bits(
-            CapabilitiesSecureBits::NO_ROOT
-                | CapabilitiesSecureBits::NO_ROOT_LOCKED
-                | CapabilitiesSecureBits::NO_SETUID_FIXUP
-                | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
-                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
-                | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
-        )
-        .at(step, "securebits"),
-        Step::DropBoundingSet => drop_bounding_set().at(step, "bounding set"),
+        Step::LockSecurebits => capabilities::lock_securebits().at(step, "securebits"),
+        Step::DropBoundingSet => capabilities::drop_bounding_set().at(step, "bounding set"),
         Step::NoNewPrivileges => set_no_new_privs(true).at(step, "no_new_privs"),
         Step::BaseFilter => {
             crate::sys::seccomp::load(seccomp::base_filter()).at(step, "base filter")
@@ -116,19 +108,6 @@ pub fn pivot_root() -> io::Result<()> {
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     Ok(rustix::process::chdir("/")?)
-}
-
-fn drop_bounding_set() -> io::Result<()> {
-    for number in 0..64 {
-        let capability = CapabilitySet::from_bits_retain(1 << number);
-        match remove_capability_from_bounding_set(capability) {
-            Ok(()) => {}
-            // Past the last capability of this kernel.
-            Err(rustix::io::Errno::INVAL) => break,
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }
 
 fn tell(
@@ -229,8 +208,11 @@ fn prepare(
         .and(Namespaces::IPC)
         .and(Namespaces::UTS)
         .and(Namespaces::CGROUP);
-    let child = fork(namespaces, leaf.as_ref().map(AsFd::as_fd))
-        .at(Step::CloneSandbox, "a sandbox's init")?;
+    let leaf = leaf.as_ref().map(AsFd::as_fd);
+    let child = match spec.tasks {
+        Some(_) => fork_with_users(namespaces, leaf)?,
+        None => fork(namespaces, leaf).at(Step::CloneSandbox, "a sandbox's init")?,
+    };
     match child {
         Some(child) => Ok(child.pidfd),
         None => {
@@ -238,6 +220,53 @@ fn prepare(
             init::main(&control, spec)
         }
     }
+}
+
+/// Forks into a user namespace of its own as well, in which every id is what it is here. The child waits until it is.
+fn fork_with_users(
+    namespaces: Namespaces,
+    leaf: Option<BorrowedFd<'_>>,
+) -> Result<Option<Child>, StepError> {
+    let step = Step::OwnUsers;
+    let (go_read, go_write) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(step, "pipe")?;
+    let before = dumpable_behavior().at(step, "dumpable")?;
+    // The files of a process that is not dumpable are nobody's here, and the child is born as this one is.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).at(step, "dumpable")?;
+    let child = fork(namespaces.and(Namespaces::USER), leaf);
+    if !matches!(child, Ok(None)) && before != DumpableBehavior::Dumpable {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "dumpable")?;
+    }
+    let Some(child) = child.at(step, "a sandbox's init")? else {
+        drop(go_write);
+        if rustix::io::read(&go_read, &mut [0]) != Ok(1) {
+            exit_now(1);
+        }
+        return Ok(None);
+    };
+    // A child that is not told to go on ends.
+    for map in ["uid_map", "gid_map"] {
+        same_ids(child.pid, map).at(step, map)?;
+    }
+    rustix::io::write(&go_write, b"x").at(step, "a sandbox's init")?;
+    Ok(Some(child))
+}
+
+fn same_ids(child: i32, map: &str) -> io::Result<()> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let own = std::fs::read_to_string(format!("/proc/self/{map}"))?;
+    let same: String = own
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (first, _, count) = (words.next()?, words.next()?, words.next()?);
+            Some(format!("{first} {first} {count}\n"))
+        })
+        .collect();
+    let path = format!("/proc/{child}/{map}");
+    let file = openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(file, same.as_bytes())?;
+    Ok(())
 }
 
 fn empty(scratch: &Scratch) -> Result<(), StepError> {

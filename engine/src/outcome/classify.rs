@@ -13,8 +13,10 @@ pub struct Evidence {
     pub notification: Option<Notification>,
     /// OOM kills that this sandbox's cgroup counted during the step.
     pub oom_kills: u64,
-    /// Bytes of anonymous, shared and tmpfs memory at the kill, where known.
+    /// Bytes that the sandbox may hold.
     pub memory_max: Option<u64>,
+    /// Bytes that the sandbox held when the watchdog stopped it for that.
+    pub watchdog_memory: Option<u64>,
     pub workspace_full: Option<u64>,
     /// Our deadline fired: milliseconds that were allowed.
     pub deadline_ms: Option<u64>,
@@ -88,6 +90,18 @@ pub fn classify(evidence: &Evidence) -> Verdict {
         return killed(
             FaultKind::Oom,
             format!("the sandbox ran out of memory{cap} and was stopped"),
+        );
+    }
+    if let Some(bytes) = evidence.watchdog_memory {
+        let cap = evidence.memory_max.map_or_else(String::new, |max| {
+            format!(" of a limit of {} MiB", max >> 20)
+        });
+        return killed(
+            FaultKind::Oom,
+            format!(
+                "the sandbox held {} MiB of memory{cap}, and the watchdog stopped it",
+                bytes.div_ceil(1 << 20)
+            ),
         );
     }
     if let Some(max) = evidence.workspace_full {

@@ -151,6 +151,24 @@ fn a_counted_oom_kill_is_oom_whatever_became_of_the_main_process() {
 }
 
 #[test]
+fn a_bite_of_the_watchdog_is_oom_and_says_how_much_and_by_whom() {
+    for status in [None, Some(0), Some(libc::SIGKILL)] {
+        let verdict = classify(&Evidence {
+            started: true,
+            watchdog_memory: Some((150 << 20) - 1),
+            memory_max: Some(128 << 20),
+            wait_status: status,
+            ..Evidence::default()
+        });
+        let fault = verdict.fault.unwrap();
+        assert_eq!((verdict.exit_code, fault.kind), (137, FaultKind::Oom));
+        for word in ["150 MiB", "128 MiB", "watchdog"] {
+            assert!(fault.message.contains(word), "{}", fault.message);
+        }
+    }
+}
+
+#[test]
 fn a_deadline_and_a_cancel_are_what_stopped_the_sandbox() {
     let timeout = Evidence {
         started: true,
@@ -212,6 +230,7 @@ fn ties_are_decided_in_the_order_of_the_table() {
         notification: Some(tried("bpf")),
         oom_kills: 2,
         memory_max: None,
+        watchdog_memory: Some(1),
         workspace_full: Some(1),
         deadline_ms: Some(1),
         cancelled: true,
@@ -227,6 +246,15 @@ fn ties_are_decided_in_the_order_of_the_table() {
     evidence.notification = None;
     assert_eq!(kind(&evidence), Some(FaultKind::Oom));
     evidence.oom_kills = 0;
+    assert_eq!(kind(&evidence), Some(FaultKind::Oom));
+    assert!(
+        classify(&evidence)
+            .fault
+            .unwrap()
+            .message
+            .contains("watchdog")
+    );
+    evidence.watchdog_memory = None;
     assert_eq!(kind(&evidence), Some(FaultKind::WorkspaceFull));
     evidence.workspace_full = None;
     assert_eq!(kind(&evidence), Some(FaultKind::Timeout));

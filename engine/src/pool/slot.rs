@@ -31,6 +31,8 @@ pub struct Attachment {
 pub struct Skeleton {
     pub control: Channel,
     pub init: OwnedFd,
+    /// What its memory is measured by, where no cgroup does: [`crate::sandbox::skeleton::windows`].
+    pub windows: Vec<OwnedFd>,
 }
 
 impl Drop for Skeleton {
@@ -143,16 +145,19 @@ impl Slot {
             (FromSpawner::Failed(error), _) => return Err(error.into()),
             _ => return Err(PoolError::Gone("the spawner's protocol")),
         };
-        let skeleton = Skeleton { control, init };
-        match skeleton
-            .control
-            .receive()
-            .await
-            .map_err(PoolError::io("init"))?
-        {
-            Some((FromInit::Ready, _)) => Ok(skeleton),
-            Some((FromInit::Failed(error), _)) => Err(error.into()),
-            _ => Err(PoolError::Gone("a sandbox's init")),
+        let mut skeleton = Skeleton {
+            control,
+            init,
+            windows: Vec::new(),
+        };
+        loop {
+            let message = skeleton.control.receive().await;
+            match message.map_err(PoolError::io("init"))? {
+                Some((FromInit::Windows, windows)) => skeleton.windows.extend(windows),
+                Some((FromInit::Ready, _)) => return Ok(skeleton),
+                Some((FromInit::Failed(error), _)) => return Err(error.into()),
+                _ => return Err(PoolError::Gone("a sandbox's init")),
+            }
         }
     }
 

@@ -4,12 +4,13 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use libc::sock_filter;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
-use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet, set_capabilities};
+use rustix::thread::CpuSet;
 
+use super::capabilities;
 use super::plan::{CHILD, Step};
-use super::seccomp;
 use crate::sys;
 use crate::sys::exec::StringTable;
 
@@ -18,6 +19,9 @@ use crate::sys::exec::StringTable;
 pub struct Prepared {
     pub streams: [OwnedFd; 3],
     pub affinity: Option<CpuSet>,
+    /// How many tasks the sandbox's own user namespace may have, init among them; none: others count them.
+    pub tasks: Option<u64>,
+    pub filter: &'static [sock_filter],
     /// Where the program may be, in the order of PATH.
     pub candidates: Vec<CString>,
     pub arguments: StringTable,
@@ -64,19 +68,18 @@ fn one(
             umask(Mode::from_raw_mode(0o022));
             Ok(())
         }
-        Step::ResourceLimits => resource_limits().map_err(code),
+        Step::ResourceLimits => resource_limits(prepared.tasks).map_err(code),
         Step::Affinity => prepared
             .affinity
             .as_ref()
             .map_or(Ok(()), |set| rustix::thread::sched_setaffinity(None, set))
             .map_err(code),
         Step::CloseDescriptors => sys::exec::close_on_exec_from(3).map_err(|error| raw(&error)),
-        Step::DropCapabilities => drop_capabilities().map_err(code),
+        Step::DropCapabilities => capabilities::drop_all().map_err(code),
         Step::SignalMask => sys::signal::unblock_all().map_err(|error| raw(&error)),
         Step::StepFilter => {
             *listener = Some(
-                sys::seccomp::load_with_listener(seccomp::step_filter())
-                    .map_err(|error| raw(&error))?,
+                sys::seccomp::load_with_listener(prepared.filter).map_err(|error| raw(&error))?,
             );
             Ok(())
         }
@@ -98,7 +101,19 @@ fn raw(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-fn resource_limits() -> rustix::io::Result<()> {
+fn resource_limits(tasks: Option<u64>) -> rustix::io::Result<()> {
+    if let Some(tasks) = tasks {
+        // To raise it again takes a capability of the host's own user namespace.
+        let hard = rustix::process::getrlimit(Resource::Nproc).maximum;
+        let most = Some(hard.map_or(tasks, |hard| hard.min(tasks)));
+        setrlimit(
+            Resource::Nproc,
+            Rlimit {
+                current: most,
+                maximum: most,
+            },
+        )?;
+    }
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
@@ -111,18 +126,6 @@ fn resource_limits() -> rustix::io::Result<()> {
         Rlimit {
             current: Some(soft),
             maximum: Some(hard.map_or(1 << 16, |hard| hard.min(1 << 16))),
-        },
-    )
-}
-
-fn drop_capabilities() -> rustix::io::Result<()> {
-    rustix::thread::clear_ambient_capability_set()?;
-    set_capabilities(
-        None,
-        CapabilitySets {
-            effective: CapabilitySet::empty(),
-            permitted: CapabilitySet::empty(),
-            inheritable: CapabilitySet::empty(),
         },
     )
 }

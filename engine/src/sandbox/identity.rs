@@ -81,6 +81,19 @@ impl Mode {
     }
 }
 
+/// Whether this process is root for the kernel, not only for the user namespace that it is in. A namespace that maps
+/// every id to itself is taken for the host's.
+#[must_use]
+pub fn is_hosts_root() -> bool {
+    rustix::process::geteuid().is_root()
+        && fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_root_to_root(&map))
+}
+
+fn maps_root_to_root(map: &str) -> bool {
+    map.lines()
+        .any(|line| line.split_whitespace().take(2).eq(["0", "0"]))
+}
+
 /// The host ids of one realm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct HostIds {
@@ -142,6 +155,13 @@ fn top_of(path: &str) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_of_a_container_with_ids_of_its_own_is_not_the_hosts() {
+        assert!(maps_root_to_root("         0          0 4294967295\n"));
+        assert!(!maps_root_to_root("         0     100000      65536\n"));
+        assert!(!maps_root_to_root("      1000          0          1\n"));
+    }
 
     #[test]
     fn realms_have_ids_of_their_own_far_above_accounts() {

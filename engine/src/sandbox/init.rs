@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use super::child::{self, Failure, Prepared};
 use super::plan::{Context, Step, StepError};
-use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
+use super::seccomp;
+use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build, windows};
 use crate::sys::clone::{Stack, vfork};
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};
+use crate::sys::rusage::children_peak;
 
 /// The one message to an init; beside it: stdin, stdout, stderr.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,6 +50,8 @@ pub struct Code {
 /// What an init tells the engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromInit {
+    /// Beside it: what the sandbox's memory is measured by, in one or several of these.
+    Windows,
     /// The skeleton stands.
     Ready,
     /// A step of the plan failed: the code did not run.
@@ -59,7 +63,12 @@ pub enum FromInit {
     /// The code runs.
     Started,
     /// The code's main process ended with this wait status. `alone`: no other process of the sandbox was left.
-    Exited { status: i32, alone: bool },
+    /// `largest`: bytes that the largest process that has ended had in memory at once, where it is asked for.
+    Exited {
+        status: i32,
+        alone: bool,
+        largest: Option<u64>,
+    },
 }
 
 /// The life of an init; `engine` is its only descriptor that matters.
@@ -77,6 +86,9 @@ pub fn main(engine: &OwnedFd, spec: &SkeletonSpec) -> ! {
 
 fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     build(spec)?;
+    if spec.watched {
+        show(engine, spec)?;
+    }
     let mut stack = Stack::new();
     tell(engine, &FromInit::Ready)?;
     let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
@@ -94,7 +106,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         Step::WorkingDirectory,
         request.directory.display().to_string(),
     )?;
-    let (prepared, looked_in) = prepare(request, streams)?;
+    let (prepared, looked_in) = prepare(request, streams, spec)?;
     let mut failure: Option<Failure> = None;
     let main = vfork(&mut stack, || {
         failure = Some(child::run(&prepared, engine));
@@ -110,7 +122,16 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         return Err(StepError::new(step, "the code's process", &error));
     }
     tell(engine, &FromInit::Started)?;
-    reap(engine, main)
+    reap(engine, main, spec.watched)
+}
+
+fn show(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
+    let windows = windows(spec).at(Step::MountProc, "what memory is measured by")?;
+    for some in windows.chunks(datagram::MAX_DESCRIPTORS) {
+        let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
+        datagram::send(engine, &FromInit::Windows, &some).at(Step::MountProc, "the engine")?;
+    }
+    Ok(())
 }
 
 fn tell(engine: BorrowedFd<'_>, message: &FromInit) -> Result<(), StepError> {
@@ -168,7 +189,11 @@ fn write_code(code: &Code) -> Result<(), StepError> {
 }
 
 /// Makes everything that the child uses, and the places where the program is looked for.
-fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<String>), StepError> {
+fn prepare(
+    request: Request,
+    streams: [OwnedFd; 3],
+    spec: &SkeletonSpec,
+) -> Result<(Prepared, Vec<String>), StepError> {
     let text = |bytes: Vec<u8>| CString::new(bytes).at(Step::ReadRequest, "a NUL byte");
     let arguments = request
         .arguments
@@ -212,6 +237,12 @@ fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<Str
         Prepared {
             streams,
             affinity,
+            tasks: spec.tasks.map(|tasks| tasks.saturating_add(OWN_TASKS)),
+            filter: if spec.pinned {
+                seccomp::pinned_step_filter()
+            } else {
+                seccomp::step_filter()
+            },
             candidates,
             arguments: StringTable::new(arguments),
             environment: StringTable::new(environment),
@@ -221,11 +252,15 @@ fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<Str
     ))
 }
 
+/// Init itself.
+const OWN_TASKS: u64 = 1;
+
 /// How many of the dead are taken at most between the end of the main process and telling it.
 const REAPED_SINCE: u32 = 4096;
 
 /// Reaps orphans until the engine ends this process; tells how `main` ended.
-fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
+fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepError> {
+    let finish = |ended, alone| finish(engine, ended, alone, measured);
     let mut ended = None;
     let mut since = 0;
     loop {
@@ -240,19 +275,29 @@ fn reap(engine: BorrowedFd<'_>, main: i32) -> Result<(), StepError> {
                 ended = Some(status.as_raw());
             }
             // Code that goes on making orphans must not put off the news.
-            Ok(Some(_)) if since >= REAPED_SINCE => return finish(engine, ended, false),
+            Ok(Some(_)) if since >= REAPED_SINCE => return finish(ended, false),
             Ok(Some(_)) if ended.is_some() => since += 1,
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-            Ok(None) => return finish(engine, ended, false),
-            Err(_) => return finish(engine, ended, true),
+            Ok(None) => return finish(ended, false),
+            Err(_) => return finish(ended, true),
         }
     }
 }
 
 /// Tells the end, then reaps on until the engine ends this process.
-fn finish(engine: BorrowedFd<'_>, ended: Option<i32>, alone: bool) -> Result<(), StepError> {
+fn finish(
+    engine: BorrowedFd<'_>,
+    ended: Option<i32>,
+    alone: bool,
+    measured: bool,
+) -> Result<(), StepError> {
     if let Some(status) = ended {
-        tell(engine, &FromInit::Exited { status, alone })?;
+        let exited = FromInit::Exited {
+            status,
+            alone,
+            largest: measured.then(children_peak).flatten(),
+        };
+        tell(engine, &exited)?;
     }
     while wait(WaitOptions::empty()).is_ok() {}
     // No child is left: nothing can happen any more but the end.

@@ -1,6 +1,7 @@
 //! Isolation, one file per mechanism. Everything here runs in the launcher and in what it forks: single-threaded
 //! processes that know no session and no request beyond plain `spec` words.
 
+pub mod capabilities;
 pub mod cgroup;
 pub mod child;
 pub mod identity;

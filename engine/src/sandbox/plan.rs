@@ -42,6 +42,7 @@ pub enum Step {
     // spawner, per sandbox
     EmptyScratch,
     CloneSandbox,
+    OwnUsers,
     // init
     OomScore,
     MountProc,
@@ -120,6 +121,8 @@ pub const KEEPER: &[Step] = &[
 /// What a sandbox's init does before it waits for a step.
 pub const SKELETON: &[Step] = &[
     Step::DieWithParent,
+    Step::LockSecurebits,
+    Step::DropBoundingSet,
     Step::OomScore,
     Step::MountProc,
     Step::MaskProc,
@@ -185,7 +188,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "sandbox",
         when: "ahead of each step, in the spawner",
-        steps: &[Step::EmptyScratch, Step::CloneSandbox],
+        steps: &[Step::EmptyScratch, Step::CloneSandbox, Step::OwnUsers],
     },
     Stage {
         name: "init",
@@ -332,6 +335,10 @@ impl Step {
                 "clone-sandbox",
                 "fresh pid, mount, ipc, uts and cgroup namespaces, born in the step's cgroup",
             ),
+            Self::OwnUsers => (
+                "own-users",
+                "where no cgroup counts tasks: a user namespace of the sandbox's own with the same ids, so that the kernel counts its tasks alone",
+            ),
             Self::OomScore => (
                 "oom-score",
                 "under memory pressure the sandbox goes before anything of the host",
@@ -378,7 +385,10 @@ impl Step {
                 "three pipes, and nothing of the engine's",
             ),
             Self::Umask => ("umask", "022"),
-            Self::ResourceLimits => ("resource-limits", "no core files, 4096 descriptors"),
+            Self::ResourceLimits => (
+                "resource-limits",
+                "no core files, 4096 descriptors, and where no cgroup counts them the tasks",
+            ),
             Self::Affinity => (
                 "affinity",
                 "as many processors as the cpu limit can feed: pools size themselves by it",
@@ -388,7 +398,7 @@ impl Step {
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
             Self::StepFilter => (
                 "step-filter",
-                "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused",
+                "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused; where affinity is the limit, widening it too",
             ),
             Self::PassListener => ("pass-listener", "the engine holds the only listener"),
             Self::Execute => ("execute", "the code runs"),

@@ -11,6 +11,7 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::capabilities;
 use super::identity::BOX_ID;
 use super::plan::{Context, SKELETON, Step, StepError};
 use super::tree;
@@ -27,6 +28,12 @@ pub struct SkeletonSpec {
     pub shm: u64,
     /// Mounts and interpreters below a tmpfs: they are to be seen in it. None lies below another.
     pub shown: Vec<PathBuf>,
+    /// Tasks of the code, where a user namespace of the sandbox's own counts them.
+    pub tasks: Option<u64>,
+    /// The code may not widen its affinity, which is its limit of processors.
+    pub pinned: bool,
+    /// The engine is given what it measures the sandbox's memory by.
+    pub watched: bool,
 }
 
 /// Kernel switches: shown, never writable.
@@ -62,6 +69,10 @@ pub fn build(spec: &SkeletonSpec) -> Result<(), StepError> {
 fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
     match step {
         Step::DieWithParent => set_parent_process_death_signal(Some(Signal::KILL)).at(step, "init"),
+        // The spawner did both for its own user namespace.
+        Step::LockSecurebits | Step::DropBoundingSet if spec.tasks.is_none() => Ok(()),
+        Step::LockSecurebits => capabilities::lock_securebits().at(step, "securebits"),
+        Step::DropBoundingSet => capabilities::drop_bounding_set().at(step, "bounding set"),
         Step::OomScore => oom_score().at(step, "1000"),
         Step::MountProc => {
             mount("proc", "/proc", "proc", SCRATCH | MountFlags::NOEXEC, None).at(step, "/proc")
@@ -89,6 +100,25 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             &io::ErrorKind::InvalidInput.into(),
         )),
     }
+}
+
+/// What the sandbox's memory is measured by: its `/proc`, its System V segments, and each file system in memory that the
+/// code can write to.
+pub fn windows(spec: &SkeletonSpec) -> io::Result<Vec<OwnedFd>> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let read = OFlags::RDONLY | OFlags::CLOEXEC;
+    // A kernel without System V has no segments, as this file has none.
+    let segments = openat(CWD, "/proc/sysvipc/shm", read, Mode::empty())
+        .or_else(|_| openat(CWD, "/dev/null", read, Mode::empty()))?;
+    let proc = openat(CWD, "/proc", read | OFlags::DIRECTORY, Mode::empty())?;
+    let mut windows = vec![proc, segments];
+    if spec.shm > 0 {
+        windows.push(open(Path::new("/dev/shm"))?);
+    }
+    for tmpfs in &spec.tmpfs {
+        windows.push(open(&tmpfs.target)?);
+    }
+    Ok(windows)
 }
 
 /// The score is inherited by the code; the kernel takes the write only from a dumpable process's owner.

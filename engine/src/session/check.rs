@@ -19,11 +19,11 @@ pub(super) fn limits(
     let mut limits = Vec::new();
     for (resource, option, max) in asked {
         let enforced_by = match max {
-            Some(_) => cgroups.mechanism(resource),
+            Some(_) => cgroups.mechanism(resource, max),
             None => EnforcedBy::None,
         };
         if max.is_some() && enforced_by == EnforcedBy::None && spec.enforce_limits {
-            return Err(cannot_bind(cgroups, resource, option));
+            return Err(cannot_bind(cgroups, resource, option, max));
         }
         limits.push(AppliedLimit {
             resource,
@@ -39,16 +39,30 @@ pub(super) fn limits(
     Ok(limits)
 }
 
-fn cannot_bind(cgroups: &Cgroups, resource: Resource, option: &str) -> SessionError {
+fn cannot_bind(
+    cgroups: &Cgroups,
+    resource: Resource,
+    option: &str,
+    max: Option<u64>,
+) -> SessionError {
     let refusal = cgroups
         .refusals()
         .iter()
         .find(|refusal| refusal.resource == resource);
     let why = refusal.map_or_else(String::new, |refusal| format!(": {}", refusal.cause));
+    // What stands in for the controller gives whole processors alone.
+    let whole = max
+        .filter(|_| resource == Resource::Cpu)
+        .map_or_else(String::new, |milli| {
+            format!(
+                "; without it whole processors can be kept: pass {option}={}",
+                milli.div_ceil(1000)
+            )
+        });
     SessionError::Unavailable {
         what: format!(
-            "{option} cannot be enforced on this host{why}; pass {option}=None for no limit, or enforce_limits=False to \
-             run without it"
+            "{option} cannot be enforced on this host{why}{whole}; pass {option}=None for no limit, or \
+             enforce_limits=False to run without it"
         ),
         mend: refusal.and_then(|refusal| refusal.remedy.clone()),
     }

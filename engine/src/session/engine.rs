@@ -188,7 +188,7 @@ impl Engine {
             max: None,
             enforced_by: match resource {
                 Resource::Workspace => EnforcedBy::None,
-                other => self.inner.cgroups.mechanism(other),
+                other => self.inner.cgroups.mechanism(other, None),
             },
         };
         [

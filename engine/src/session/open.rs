@@ -12,12 +12,14 @@ use super::environment::{CACHE, WORKSPACE};
 use super::record::{Parts, Session};
 use super::slots::{SessionMount, Slots};
 use super::{SessionError, SessionView, check, interpreter};
+use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Keeper, PoolError};
+use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
 use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource, shm_size};
+use crate::spec::{Interpreter, Limits, SandboxSpec, WorkspaceSource, shm_size};
 use crate::workspace::source::create_workspace;
 
 /// Directories that programs expect in the cache, as the sandbox's user's own.
@@ -98,7 +100,7 @@ impl Engine {
             spares.clone(),
             realm,
             root.clone(),
-            skeleton_spec(&spec, interpreter.as_ref()),
+            skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
             mounts.clone(),
             directory,
         );
@@ -235,7 +237,13 @@ fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
 /// Mount points that every root has.
 const BUILT_IN: &[&str] = &["/tmp", "/dev/shm", "/var/tmp", "/workspace"];
 
-fn skeleton_spec(spec: &SandboxSpec, interpreter: Option<&Interpreter>) -> SkeletonSpec {
+fn skeleton_spec(
+    spec: &SandboxSpec,
+    interpreter: Option<&Interpreter>,
+    cgroups: &Cgroups,
+) -> SkeletonSpec {
+    let kept_by = |resource, max: Option<u64>| max.map(|_| cgroups.mechanism(resource, max));
+    let Limits { pids, cpu, .. } = spec.limits;
     let shm = Path::new("/dev/shm");
     let given = spec.mounts.iter().any(|mount| mount.target == shm)
         || spec.tmpfs.iter().any(|tmpfs| tmpfs.target == shm);
@@ -264,6 +272,10 @@ fn skeleton_spec(spec: &SandboxSpec, interpreter: Option<&Interpreter>) -> Skele
             shm_size(spec.limits.memory, &spec.tmpfs)
         },
         shown,
+        tasks: pids.filter(|_| kept_by(Resource::Pids, pids) == Some(EnforcedBy::Rlimit)),
+        pinned: kept_by(Resource::Cpu, cpu) == Some(EnforcedBy::Throttle),
+        // A step may have a limit where its session has none.
+        watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
     }
 }
 

@@ -232,7 +232,8 @@ impl Run<'_> {
             && evidence.startup.is_none()
             && evidence.exec.is_none()
             && evidence.notification.is_none()
-            && evidence.oom_kills == 0;
+            && evidence.oom_kills == 0
+            && evidence.watchdog_memory.is_none();
         let lost = self.engine.launcher_lost();
         if unexplained
             && tokio::time::timeout(LAUNCHER_END, lost.cancelled())
@@ -250,7 +251,7 @@ impl Run<'_> {
             |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Usage {
             cpu_us: counters.cpu_us,
-            peak_memory: counters.peak_memory,
+            peak_memory: counters.peak_memory.or(observed.peak_memory),
             startup_us: observed.startup.map(microseconds),
             queue_us: self.queue.map(microseconds),
             pids_peak: counters.pids_peak,
@@ -276,6 +277,7 @@ impl Run<'_> {
             lost_live,
             startup: _,
             duration,
+            peak_memory: _,
         } = observed;
         let mut limits = applied;
         limits.extend(
@@ -338,6 +340,7 @@ impl Run<'_> {
             lost_live: 0,
             startup: None,
             duration: self.asked.elapsed(),
+            peak_memory: None,
         };
         let usage = Usage::default();
         self.result(observed, Vec::new(), usage, Changes::default(), false)

@@ -2,8 +2,10 @@
 //! evidence; decides nothing.
 
 mod capture;
+mod footprint;
 mod listener;
 mod step;
 mod stream;
+mod watchdog;
 
 pub use step::{Observed, Orders, watch};

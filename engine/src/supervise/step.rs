@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::listener::Listener;
 use super::stream::{Listeners, Stream};
+use super::watchdog::{Peak, Watchdog};
 use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure, StepEvent};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::cgroup::OomWatch;
@@ -27,7 +28,7 @@ pub struct Orders {
     /// Bytes kept of each stream.
     pub max_output: u64,
     pub deadline: Duration,
-    /// Bytes; for texts.
+    /// Bytes: held to by a watchdog where the skeleton has windows for it, and for texts.
     pub memory: Option<u64>,
     /// The host id that must be able to open the streams by name, where it is not the engine's.
     pub owner: Option<u32>,
@@ -48,6 +49,8 @@ pub struct Observed {
     /// From go to the code's exec.
     pub startup: Option<Duration>,
     pub duration: Duration,
+    /// The most memory that was seen in use, where a watchdog looked.
+    pub peak_memory: Option<u64>,
 }
 
 /// How long the end of a step waits for listeners to take output that they had no room for.
@@ -57,8 +60,14 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const OOM_COUNT_WAIT: Duration = Duration::from_millis(20);
 
 /// Runs the step to the death of its sandbox. Errors are those of the host: a pipe or descriptor that cannot be made.
-pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Result<Observed> {
+pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Result<Observed> {
     let started = Instant::now();
+    let peak = Peak::default();
+    let windows = std::mem::take(&mut skeleton.windows);
+    let watchdog = match orders.memory {
+        Some(max) if !windows.is_empty() => Some(Watchdog::new(windows, max, peak.clone())?),
+        _ => None,
+    };
     let (stdin_read, stdin_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout_read, stdout_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stderr_read, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -86,6 +95,7 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
         skeleton,
         begun: started,
         startup: None,
+        peak,
         killed: false,
         quiet: false,
         control_open: true,
@@ -107,7 +117,7 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
     let _ = watch.skeleton.control.send(&go, &beside).await;
     drop((stdin_read, stdout_write, stderr_write, long));
     let feeder = feed(stdin_write, orders.stdin)?;
-    watch.run(orders.deadline, &orders.cancel).await;
+    watch.run(orders.deadline, &orders.cancel, watchdog).await;
     if let Some(feeder) = feeder {
         feeder.abort();
     }
@@ -145,6 +155,7 @@ struct Watch<'a> {
     evidence: Evidence,
     begun: Instant,
     startup: Option<Duration>,
+    peak: Peak,
     killed: bool,
     /// No process of the code is left: init's own end need not be waited for.
     quiet: bool,
@@ -153,9 +164,15 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    async fn run(&mut self, deadline: Duration, cancel: &CancellationToken) {
+    async fn run(
+        &mut self,
+        deadline: Duration,
+        cancel: &CancellationToken,
+        watchdog: Option<Watchdog>,
+    ) {
         let timer = tokio::time::sleep_until((self.begun + deadline).into());
-        tokio::pin!(timer);
+        let bite = bite(watchdog);
+        tokio::pin!(timer, bite);
         let oom = self.slot.oom_watch().ok().flatten();
         let oom_ready = oom.as_ref().and_then(oom_descriptor);
         let mut buffer = Vec::new();
@@ -180,6 +197,10 @@ impl Watch<'_> {
                         oom.clear();
                     }
                     self.out_of_memory().await;
+                }
+                bytes = &mut bite, if !self.killed => {
+                    self.evidence.watchdog_memory = Some(bytes);
+                    self.kill();
                 }
                 () = cancel.cancelled(), if !self.killed => {
                     self.evidence.cancelled = true;
@@ -222,7 +243,7 @@ impl Watch<'_> {
 
     fn hear(&mut self, message: FromInit, descriptors: Vec<OwnedFd>) {
         match message {
-            FromInit::Ready => {}
+            FromInit::Windows | FromInit::Ready => {}
             FromInit::Listener => {
                 self.listener = descriptors
                     .into_iter()
@@ -249,8 +270,15 @@ impl Watch<'_> {
                 });
                 self.kill();
             }
-            FromInit::Exited { status, alone } => {
+            FromInit::Exited {
+                status,
+                alone,
+                largest,
+            } => {
                 self.evidence.wait_status = Some(status);
+                if let Some(bytes) = largest {
+                    self.peak.raise(bytes);
+                }
                 // A try that is still in the listener is told before the sandbox is gone.
                 self.look();
                 self.quiet = alone;
@@ -298,6 +326,7 @@ impl Watch<'_> {
             duration: self.begun.elapsed(),
             lost_live: self.stdout.lost() + self.stderr.lost(),
             startup: self.startup,
+            peak_memory: self.peak.bytes(),
             evidence: self.evidence,
             stdout: self.stdout.finish(),
             stderr: self.stderr.finish(),
@@ -326,6 +355,13 @@ async fn either(one: &Stream, other: &Stream) {
     tokio::select! {
         () = one.readable() => {}
         () = other.readable() => {}
+    }
+}
+
+async fn bite(watchdog: Option<Watchdog>) -> u64 {
+    match watchdog {
+        Some(watchdog) => watchdog.bites().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -10,5 +10,6 @@ pub mod mount;
 pub mod namespace;
 pub mod netdevice;
 pub mod readiness;
+pub mod rusage;
 pub mod seccomp;
 pub mod signal;

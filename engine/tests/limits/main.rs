@@ -57,7 +57,10 @@ fn every_limit_has_a_mechanism_and_says_which() {
     );
     for limit in &applied {
         assert_ne!(limit.enforced_by, EnforcedBy::None, "{limit:?}");
-        assert_eq!(limit.enforced_by, host.cgroups().mechanism(limit.resource));
+        assert_eq!(
+            limit.enforced_by,
+            host.cgroups().mechanism(limit.resource, limit.max)
+        );
     }
     let uncapped = slot.apply(&Limits::default(), OWN_TASKS).expect("limits");
     assert!(

@@ -5,12 +5,15 @@
 //! and its sandboxes inherit, on v2 a step is cloned straight into a fresh leaf. Processes that are not the engine's
 //! are never moved.
 //!
+//! A resource that no controller keeps has something weaker of its own, if anything (`fallback`).
+//!
 //! All of this runs in the engine, never in a sandbox, and blocks for milliseconds: not for an asynchronous thread.
 
 mod counters;
 mod delegate;
 mod directory;
 mod error;
+mod fallback;
 mod membership;
 mod probe;
 mod slot;
@@ -31,6 +34,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use directory::Directory;
+use fallback::Fallback;
 use membership::Place;
 use slot::Part;
 
@@ -51,6 +55,7 @@ pub struct Cgroups {
     v1: Option<v1::Tree>,
     v2: Option<v2::Tree>,
     refusals: Vec<Refusal>,
+    fallback: Fallback,
 }
 
 /// A limit that no cgroup keeps here, and why.
@@ -130,6 +135,7 @@ impl Cgroups {
             v1: (!v1.is_empty()).then_some(v1),
             v2,
             refusals,
+            fallback: Fallback::of_this_process(),
         })
     }
 
@@ -159,6 +165,8 @@ impl Cgroups {
                 }
             }
         }
+        // Last: it keeps what no cgroup does.
+        parts.push(Box::new(self.fallback));
         Ok(SlotCgroup::new(parts))
     }
 
@@ -188,15 +196,15 @@ impl Cgroups {
             .collect()
     }
 
-    /// What keeps a limit of `resource` here.
+    /// What keeps a limit of `resource` to `max` here; `max` none: to whatever may be asked for.
     #[must_use]
-    pub fn mechanism(&self, resource: Resource) -> EnforcedBy {
+    pub fn mechanism(&self, resource: Resource, max: Option<u64>) -> EnforcedBy {
         if self
             .refusals
             .iter()
             .any(|refusal| refusal.resource == resource)
         {
-            return EnforcedBy::None;
+            return self.fallback.mechanism(resource, max);
         }
         match (resource, &self.v2) {
             (Resource::Workspace, _) => EnforcedBy::None,

@@ -6,6 +6,7 @@ use rustix::fs::Access;
 
 use super::directory::Directory;
 use super::error::{CgroupError, Obstacle};
+use super::fallback::Fallback;
 use super::membership::{Membership, Mount, Place, locate, parse_memberships, parse_mounts};
 use super::values::number;
 use super::{Version, delegate, v2};
@@ -29,6 +30,8 @@ pub struct ControllerProbe {
     pub writable: bool,
     /// Not writable, but systemd will be asked for a delegated scope when the engine starts.
     pub by_scope: bool,
+    /// What keeps it where no cgroup does.
+    pub fallback: EnforcedBy,
     /// Why not.
     pub obstacle: Option<Obstacle>,
     /// What mends it.
@@ -98,6 +101,7 @@ fn probe_controller(
         directory: None,
         writable: false,
         by_scope: false,
+        fallback: Fallback::of_this_process().mechanism(resource, None),
         obstacle: None,
         remedy: None,
         ancestor: None,

@@ -10,19 +10,40 @@ use super::watch::OomWatch;
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
 use crate::spec::Limits;
 
-/// What one version of cgroups does for a slot.
+/// What one version of cgroups, or what stands in for them, does for a slot. What is not said is not done.
 pub(super) trait Part: fmt::Debug + Send + Sync {
-    fn mechanism(&self, resource: Resource) -> EnforcedBy;
-    fn join_fds(&self) -> Result<Vec<OwnedFd>, CgroupError>;
-    fn leaf(&self) -> Option<&Directory>;
-    fn grant(&mut self, uid: u32, gid: u32) -> Result<(), CgroupError>;
-    fn seal(&mut self) -> Result<(), CgroupError>;
-    fn apply(&mut self, limits: &Limits, own_tasks: u64) -> Result<(), CgroupError>;
-    fn oom_watch(&self) -> Result<Option<OomWatch>, CgroupError>;
-    fn oom_kills(&self) -> Result<Option<u64>, CgroupError>;
-    fn counters(&self) -> Result<Counters, CgroupError>;
-    fn reset(&mut self) -> Result<(), CgroupError>;
-    fn remove(&mut self) -> Result<(), CgroupError>;
+    /// What keeps a limit of `resource` to `max`; none: to whatever may be asked for.
+    fn mechanism(&self, resource: Resource, max: Option<u64>) -> EnforcedBy;
+    fn join_fds(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        Ok(Vec::new())
+    }
+    fn leaf(&self) -> Option<&Directory> {
+        None
+    }
+    fn grant(&mut self, _uid: u32, _gid: u32) -> Result<(), CgroupError> {
+        Ok(())
+    }
+    fn seal(&mut self) -> Result<(), CgroupError> {
+        Ok(())
+    }
+    fn apply(&mut self, _limits: &Limits, _own_tasks: u64) -> Result<(), CgroupError> {
+        Ok(())
+    }
+    fn oom_watch(&self) -> Result<Option<OomWatch>, CgroupError> {
+        Ok(None)
+    }
+    fn oom_kills(&self) -> Result<Option<u64>, CgroupError> {
+        Ok(None)
+    }
+    fn counters(&self) -> Result<Counters, CgroupError> {
+        Ok(Counters::default())
+    }
+    fn reset(&mut self) -> Result<(), CgroupError> {
+        Ok(())
+    }
+    fn remove(&mut self) -> Result<(), CgroupError> {
+        Ok(())
+    }
 }
 
 /// The cgroups of one slot: it runs one step at a time. After any error but [`CgroupError::Name`] the slot is to be
@@ -78,7 +99,7 @@ impl SlotCgroup {
     /// Writes the limits that differ from the last ones. `own_tasks` is how many tasks of the engine's each step has beside
     /// the code's, its init for one; what was sealed in is added where it counts too (v1).
     ///
-    /// A limit that was asked for and that no controller can keep comes back as [`EnforcedBy::None`].
+    /// A limit that was asked for and that nothing can keep comes back as [`EnforcedBy::None`].
     pub fn apply(
         &mut self,
         limits: &Limits,
@@ -96,19 +117,19 @@ impl SlotCgroup {
             resource,
             max,
             enforced_by: match max {
-                Some(_) => self.mechanism(resource),
+                Some(_) => self.mechanism(resource, max),
                 None => EnforcedBy::None,
             },
         })
         .into())
     }
 
-    /// What can keep a limit of `resource` here.
+    /// What can keep a limit of `resource` to `max` here: the strongest comes first.
     #[must_use]
-    pub fn mechanism(&self, resource: Resource) -> EnforcedBy {
+    pub fn mechanism(&self, resource: Resource, max: Option<u64>) -> EnforcedBy {
         self.parts
             .iter()
-            .map(|part| part.mechanism(resource))
+            .map(|part| part.mechanism(resource, max))
             .find(|mechanism| *mechanism != EnforcedBy::None)
             .unwrap_or(EnforcedBy::None)
     }

@@ -194,7 +194,7 @@ fn apply_cpu(cpu: &Directory, millicores: Option<u64>) -> Result<(), CgroupError
 }
 
 impl Part for Slot {
-    fn mechanism(&self, resource: Resource) -> EnforcedBy {
+    fn mechanism(&self, resource: Resource, _max: Option<u64>) -> EnforcedBy {
         let directory = match resource {
             Resource::Memory => &self.memory,
             Resource::Pids => &self.pids,
@@ -219,15 +219,6 @@ impl Part for Slot {
                     })
             })
             .collect()
-    }
-
-    fn leaf(&self) -> Option<&Directory> {
-        None
-    }
-
-    fn grant(&mut self, _uid: u32, _gid: u32) -> Result<(), CgroupError> {
-        // The rights to a v1 file are those of whoever opened the descriptor.
-        Ok(())
     }
 
     fn seal(&mut self) -> Result<(), CgroupError> {

@@ -216,16 +216,34 @@ fn limit(controller: &ControllerProbe) -> Probe {
             .obstacle
             .as_ref()
             .map_or_else(|| "no cgroup keeps it".to_owned(), ToString::to_string);
-        missing(name, why, controller.remedy.clone())
+        missing(
+            name,
+            format!("{why}{}", instead(controller)),
+            controller.remedy.clone(),
+        )
     } else {
         there(name, mechanism_of(controller))
     };
     // A sandbox with default options has a limit of memory and of tasks, and none of processor time.
-    probe.needed = controller.resource != Resource::Cpu;
+    probe.needed = controller.resource != Resource::Cpu && controller.fallback == EnforcedBy::None;
     if let Some(above) = &controller.ancestor {
         probe.detail = format!("{}; {}", probe.detail, ceiling(controller.resource, above));
     }
     probe
+}
+
+/// What keeps the limit though no cgroup does.
+fn instead(controller: &ControllerProbe) -> &'static str {
+    match controller.fallback {
+        EnforcedBy::Watchdog => "; the watchdog looks at memory and stops what is past its limit",
+        EnforcedBy::Rlimit => "; RLIMIT_NPROC in a user namespace of the sandbox's own keeps it",
+        EnforcedBy::Throttle => "; whole processors are kept by affinity, parts of one are refused",
+        EnforcedBy::None
+        | EnforcedBy::Cgroup1
+        | EnforcedBy::Cgroup2
+        | EnforcedBy::ProjectQuota
+        | EnforcedBy::SizedFilesystem => "; nothing else keeps it",
+    }
 }
 
 fn mechanism_of(controller: &ControllerProbe) -> String {

@@ -15,6 +15,7 @@ fn controller(resource: Resource) -> ControllerProbe {
         directory: Some("/sys/fs/cgroup/user.slice".into()),
         writable: true,
         by_scope: false,
+        fallback: EnforcedBy::Watchdog,
         obstacle: None,
         remedy: None,
         ancestor: None,
@@ -289,6 +290,7 @@ fn an_old_kernel_is_an_obstacle_and_a_release_that_is_no_number_is_none() {
 fn limits_that_default_options_ask_for_are_needed_and_the_processors_is_not() {
     let denied = |resource| ControllerProbe {
         mechanism: EnforcedBy::None,
+        fallback: EnforcedBy::None,
         obstacle: Some(Obstacle::NotMounted),
         remedy: Some("mend it".to_owned()),
         ..controller(resource)
@@ -309,6 +311,49 @@ fn limits_that_default_options_ask_for_are_needed_and_the_processors_is_not() {
         let probe = said(&seen, name);
         assert!(!probe.available);
         assert_eq!(probe.is_obstacle(), obstacle, "{name}");
+        assert_eq!(probe.mend.as_deref(), Some("mend it"));
+        assert!(probe.detail.contains("nothing else keeps it"), "{probe:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_something_else_keeps_is_told_with_its_remedy_and_stops_nothing() {
+    for (resource, name, fallback, words) in [
+        (
+            Resource::Memory,
+            "cgroup_memory",
+            EnforcedBy::Watchdog,
+            "watchdog",
+        ),
+        (
+            Resource::Pids,
+            "cgroup_pids",
+            EnforcedBy::Rlimit,
+            "RLIMIT_NPROC",
+        ),
+        (
+            Resource::Cpu,
+            "cgroup_cpu",
+            EnforcedBy::Throttle,
+            "whole processors",
+        ),
+    ] {
+        let weaker = ControllerProbe {
+            mechanism: EnforcedBy::None,
+            fallback,
+            obstacle: Some(Obstacle::NotMounted),
+            remedy: Some("mend it".to_owned()),
+            ..controller(resource)
+        };
+        let seen = Observation {
+            cgroups: CgroupProbe {
+                controllers: vec![weaker],
+            },
+            ..laptop()
+        };
+        let probe = said(&seen, name);
+        assert!(!probe.available && !probe.is_obstacle(), "{probe:?}");
+        assert!(probe.detail.contains(words), "{probe:?}");
         assert_eq!(probe.mend.as_deref(), Some("mend it"));
     }
 }

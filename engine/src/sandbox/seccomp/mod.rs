@@ -38,6 +38,12 @@ pub fn step_filter() -> &'static [sock_filter] {
     FILTER.get_or_init(|| assembler::assemble(&policy::step(syscalls::NATIVE)))
 }
 
+/// The step filter for code that has no say in where it runs: its affinity is its limit.
+pub fn pinned_step_filter() -> &'static [sock_filter] {
+    static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
+    FILTER.get_or_init(|| assembler::assemble(&policy::pinned_step(syscalls::NATIVE)))
+}
+
 /// The name of the native syscall `nr`. A number that a notification reports may be of another
 /// architecture: see [`describe`].
 pub fn name(nr: u32) -> Option<&'static str> {

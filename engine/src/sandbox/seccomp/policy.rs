@@ -107,6 +107,18 @@ pub(super) fn step(architecture: &Architecture) -> Verdicts {
     verdicts
 }
 
+/// As [`step`], for code whose limit of processors is its affinity: where a cgroup keeps that, `sched_setaffinity` gives
+/// away nothing.
+pub(super) fn pinned_step(architecture: &Architecture) -> Verdicts {
+    let mut verdicts = step(architecture);
+    for (nr, name) in architecture.table {
+        if *name == "sched_setaffinity" {
+            verdicts.set(*nr, *nr, Verdict::Always(errno(libc::EPERM)));
+        }
+    }
+    verdicts
+}
+
 fn set_each(
     verdicts: &mut Verdicts,
     architecture: &Architecture,

@@ -84,7 +84,7 @@ impl Slot {
 }
 
 impl Part for Slot {
-    fn mechanism(&self, resource: Resource) -> EnforcedBy {
+    fn mechanism(&self, resource: Resource, _max: Option<u64>) -> EnforcedBy {
         if keeps(&self.controllers, resource) {
             EnforcedBy::Cgroup2
         } else {
@@ -111,11 +111,6 @@ impl Part for Slot {
         self.directory.grant(PROCS, uid, gid)?;
         self.current()?.directory.grant(PROCS, uid, gid)?;
         self.granted = Some((uid, gid));
-        Ok(())
-    }
-
-    fn seal(&mut self) -> Result<(), CgroupError> {
-        // A leaf starts empty and is used once: there is nothing to tell apart.
         Ok(())
     }
 

@@ -1,0 +1,533 @@
+//! How much memory a sandbox holds, as read from the outside where no cgroup counts it: what the kernel could get back
+//! by nothing but an end of the sandbox. Pages that files on disk back are none of it.
+//!
+//! The first look at all processes takes each one's own figures, which charge a page that several share to all of them.
+//! Only when that is past the limit are pages divided among those that share them, which takes a walk over page tables.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Dir, MemfdFlags, Mode, OFlags, StatxFlags, memfd_create, openat, statx};
+
+/// Descriptors looked at in one look at most, but for those of the last process: the next look goes on from there.
+const DESCRIPTORS: usize = 4096;
+/// How long a child that has its parent's memory is taken for one that only borrows it until it executes.
+const BORROWED: Duration = Duration::from_millis(250);
+/// When memory may be borrowed, a second look this much later tells.
+const SECOND_LOOK: Duration = Duration::from_millis(5);
+
+/// A sandbox's memory, through its `/proc`.
+#[derive(Debug)]
+pub(super) struct Footprint {
+    proc: OwnedFd,
+    segments: OwnedFd,
+    tmpfs: Vec<OwnedFd>,
+    /// The file system that memfds are on.
+    nameless: (u32, u32),
+    text: Vec<u8>,
+    memfds: Memfds,
+    /// Since when a child has looked like one that borrows its parent's memory.
+    borrowers: HashMap<u32, Instant>,
+}
+
+/// Files in memory that only a descriptor leads to, by inode: bytes, and the sweep that saw them last.
+#[derive(Debug, Default)]
+struct Memfds {
+    known: HashMap<u64, (u64, u32)>,
+    sweep: u32,
+    /// The process that the sweep got to.
+    reached: u32,
+}
+
+/// One process's own figures, in bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    size: u64,
+    anonymous: u64,
+    shared: u64,
+    swapped: u64,
+}
+
+impl Process {
+    fn held(&self) -> u64 {
+        self.anonymous + self.shared + self.swapped
+    }
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Held {
+    pub(super) bytes: u64,
+    /// No page is counted twice.
+    pub(super) exact: bool,
+}
+
+/// Memory that is not a process's own.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: u64,
+    segments: HashSet<u64>,
+}
+
+impl Footprint {
+    /// `windows` are those that an init gives.
+    pub(super) fn new(windows: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut windows = windows.into_iter();
+        let (Some(proc), Some(segments)) = (windows.next(), windows.next()) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let memfd = memfd_create("probe", MemfdFlags::CLOEXEC)?;
+        let device = rustix::fs::fstat(memfd)?.st_dev;
+        Ok(Self {
+            proc,
+            segments,
+            tmpfs: windows.collect(),
+            nameless: (rustix::fs::major(device), rustix::fs::minor(device)),
+            text: Vec::new(),
+            memfds: Memfds::default(),
+            borrowers: HashMap::new(),
+        })
+    }
+
+    /// Looks at everything. What is past `most` is never more than there is; below, pages may be counted twice.
+    pub(super) fn look(&mut self, most: u64) -> Held {
+        let processes = self.processes();
+        let kept = self.kept(&processes);
+        let own: u64 = processes.iter().map(Process::held).sum();
+        if own + kept.bytes <= most {
+            let exact = processes.len() <= 1 && (own == 0 || kept.bytes == 0);
+            return Held {
+                bytes: own + kept.bytes,
+                exact,
+            };
+        }
+        let (mut bytes, mut borrowed) = self.divide(&processes, &kept, most);
+        if borrowed && bytes > most {
+            std::thread::sleep(SECOND_LOOK);
+            let processes = self.processes();
+            let kept = self.kept(&processes);
+            let (again, _) = self.divide(&processes, &kept, most);
+            bytes = bytes.min(again);
+            borrowed = false;
+        }
+        Held {
+            bytes,
+            exact: !borrowed,
+        }
+    }
+
+    /// All but init, which is the engine's.
+    fn processes(&mut self) -> Vec<Process> {
+        let mut found: Vec<Process> = numbers(&self.proc)
+            .into_iter()
+            .filter(|pid| *pid != 1)
+            .filter_map(|pid| {
+                // One that is gone by now holds nothing.
+                self.read(&format!("{pid}/status"))?;
+                Some(parse_status(pid, &self.text))
+            })
+            .collect();
+        found.sort_by_key(|process| process.pid);
+        found
+    }
+
+    /// Reads a file below `/proc`.
+    fn read(&mut self, path: &str) -> Option<()> {
+        let file = openat(
+            &self.proc,
+            path,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .ok()?;
+        read_whole(&file, &mut self.text)
+    }
+
+    fn kept(&mut self, processes: &[Process]) -> Kept {
+        let mut kept = Kept::default();
+        for tmpfs in &self.tmpfs {
+            if let Ok(stat) = rustix::fs::fstatvfs(tmpfs) {
+                kept.bytes += stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize;
+            }
+        }
+        if rustix::fs::seek(&self.segments, rustix::fs::SeekFrom::Start(0)).is_ok()
+            && read_whole(&self.segments, &mut self.text).is_some()
+        {
+            for (id, bytes) in parse_segments(&self.text) {
+                kept.bytes += bytes;
+                kept.segments.insert(id);
+            }
+        }
+        self.sweep(processes);
+        kept.bytes += self
+            .memfds
+            .known
+            .values()
+            .map(|(bytes, _)| bytes)
+            .sum::<u64>();
+        kept
+    }
+
+    /// Goes on through the descriptors of all processes; one round after the other.
+    fn sweep(&mut self, processes: &[Process]) {
+        let mut looked = 0;
+        while looked < DESCRIPTORS {
+            let next = processes
+                .iter()
+                .find(|process| process.pid > self.memfds.reached);
+            let Some(process) = next else {
+                self.memfds.end_round();
+                return;
+            };
+            self.memfds.reached = process.pid;
+            looked += 1 + self.descriptors_of(process.pid);
+        }
+    }
+
+    fn descriptors_of(&mut self, pid: u32) -> usize {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(directory) = openat(&self.proc, format!("{pid}/fd"), flags, Mode::empty()) else {
+            return 0;
+        };
+        let numbers = numbers(&directory);
+        for number in &numbers {
+            // Not asked of the file system: one on a network may never answer.
+            let stat = statx(
+                &directory,
+                number.to_string(),
+                AtFlags::STATX_DONT_SYNC,
+                StatxFlags::BLOCKS | StatxFlags::INO,
+            );
+            if let Ok(stat) = stat
+                && (stat.stx_dev_major, stat.stx_dev_minor) == self.nameless
+            {
+                self.memfds.saw(stat.stx_ino, stat.stx_blocks * 512);
+            }
+        }
+        numbers.len()
+    }
+
+    /// Counts each page once. Also whether some process was left out because it may only borrow its memory, or was
+    /// counted though it may.
+    fn divide(&mut self, processes: &[Process], kept: &Kept, most: u64) -> (u64, bool) {
+        let suspects = self.borrowers_among(processes);
+        let mut anonymous = 0;
+        let mut shared = 0;
+        for process in processes {
+            if suspects.first() == Some(&process.pid) {
+                continue;
+            }
+            let share = match self.read(&format!("{}/smaps_rollup", process.pid)) {
+                Some(()) => parse_rollup(&self.text),
+                // Gone, or not to be read: then its own figures must do.
+                None if self.read(&format!("{}/status", process.pid)).is_some() => {
+                    let own = parse_status(process.pid, &self.text);
+                    (own.anonymous + own.swapped, own.shared)
+                }
+                None => (0, 0),
+            };
+            anonymous += share.0;
+            shared += share.1;
+        }
+        let least = anonymous + shared.max(kept.bytes);
+        let highest = anonymous + shared + kept.bytes;
+        // What is mapped may be what is kept: only where that decides is it worth finding out.
+        let bytes = if least > most || highest <= most {
+            if least > most { least } else { highest }
+        } else {
+            highest - self.mapped_and_kept(processes, kept).min(shared)
+        };
+        (bytes, !suspects.is_empty())
+    }
+
+    /// Children that look like their parents, as one does between `vfork` and `execve`. Only for a while, and only one at
+    /// a time is believed: code could make such children on purpose.
+    fn borrowers_among(&mut self, processes: &[Process]) -> Vec<u32> {
+        let now = Instant::now();
+        let alike: Vec<u32> = processes
+            .iter()
+            .filter(|child| {
+                processes.iter().any(|parent| {
+                    parent.pid == child.parent
+                        && close(parent.size, child.size)
+                        && close(parent.anonymous, child.anonymous)
+                })
+            })
+            .map(|child| child.pid)
+            .collect();
+        self.borrowers.retain(|pid, _| alike.contains(pid));
+        alike
+            .into_iter()
+            .filter(|pid| now - *self.borrowers.entry(*pid).or_insert(now) < BORROWED)
+            .collect()
+    }
+
+    /// Bytes that processes map of what [`Self::kept`] has counted.
+    fn mapped_and_kept(&mut self, processes: &[Process], kept: &Kept) -> u64 {
+        let tmpfs: HashSet<(u32, u32)> = self
+            .tmpfs
+            .iter()
+            .filter_map(|fd| rustix::fs::fstat(fd).ok())
+            .map(|stat| {
+                let device = stat.st_dev;
+                (rustix::fs::major(device), rustix::fs::minor(device))
+            })
+            .collect();
+        let mut bytes = 0;
+        for process in processes.iter().filter(|process| process.shared > 0) {
+            if self.read(&format!("{}/smaps", process.pid)).is_none() {
+                continue;
+            }
+            bytes += shares_of(&self.text, |area| {
+                let device = (area.major, area.minor);
+                tmpfs.contains(&device)
+                    || device == self.nameless
+                        && if area.segment {
+                            kept.segments.contains(&area.inode)
+                        } else {
+                            self.memfds.known.contains_key(&area.inode)
+                        }
+            });
+        }
+        bytes
+    }
+}
+
+impl Memfds {
+    fn saw(&mut self, inode: u64, bytes: u64) {
+        self.known.insert(inode, (bytes, self.sweep));
+    }
+
+    /// What no process had in this round is gone.
+    fn end_round(&mut self) {
+        let round = self.sweep;
+        self.known.retain(|_, (_, seen)| *seen == round);
+        self.sweep = self.sweep.wrapping_add(1);
+        self.reached = 0;
+    }
+}
+
+/// Near enough for two readings of what one moment had.
+fn close(one: u64, other: u64) -> bool {
+    one.abs_diff(other) <= one / 8
+}
+
+/// The entries of a directory that are numbers.
+fn numbers(directory: &OwnedFd) -> Vec<u32> {
+    let Ok(entries) = Dir::read_from(directory) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| number(entry.file_name()))
+        .collect()
+}
+
+fn number(name: &CStr) -> Option<u32> {
+    name.to_str().ok()?.parse().ok()
+}
+
+/// A file of `/proc` has no size that is known before.
+fn read_whole(file: impl AsFd, text: &mut Vec<u8>) -> Option<()> {
+    text.clear();
+    loop {
+        let filled = text.len();
+        text.resize(filled + 16 * 1024, 0);
+        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut text[filled..])) {
+            Ok(read) => {
+                text.truncate(filled + read);
+                if read == 0 {
+                    return Some(());
+                }
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// `Name:  12 kB` or `Name:  12`, line by line; sizes are in bytes.
+fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let value = std::str::from_utf8(&line[colon + 1..]).ok()?;
+        let mut words = value.split_ascii_whitespace();
+        let number: u64 = words.next()?.parse().ok()?;
+        let unit = if words.next() == Some("kB") { 1024 } else { 1 };
+        Some((&line[..colon], number * unit))
+    })
+}
+
+fn parse_status(pid: u32, text: &[u8]) -> Process {
+    let mut process = Process {
+        pid,
+        ..Process::default()
+    };
+    for (name, value) in fields(text) {
+        match name {
+            b"PPid" => process.parent = u32::try_from(value).unwrap_or(0),
+            b"VmSize" => process.size = value,
+            b"RssAnon" => process.anonymous = value,
+            b"RssShmem" => process.shared = value,
+            b"VmSwap" => process.swapped = value,
+            _ => {}
+        }
+    }
+    process
+}
+
+/// Anonymous bytes, with what is swapped, and shared ones; each page divided by how many map it.
+fn parse_rollup(text: &[u8]) -> (u64, u64) {
+    let (mut anonymous, mut shared) = (0, 0);
+    for (name, value) in fields(text) {
+        match name {
+            b"Pss_Anon" | b"SwapPss" => anonymous += value,
+            b"Pss_Shmem" => shared += value,
+            _ => {}
+        }
+    }
+    (anonymous, shared)
+}
+
+/// The id and the bytes in memory and in swap of each segment of `/proc/sysvipc/shm`.
+fn parse_segments(text: &[u8]) -> Vec<(u64, u64)> {
+    let text = String::from_utf8_lossy(text);
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let column = |name| names.iter().position(|known| *known == name);
+    let (Some(id), Some(rss), Some(swap)) = (column("shmid"), column("rss"), column("swap")) else {
+        return Vec::new();
+    };
+    lines
+        .filter_map(|line| {
+            let words: Vec<u64> = line
+                .split_whitespace()
+                .map(|word| word.parse().unwrap_or(0))
+                .collect();
+            Some((*words.get(id)?, words.get(rss)? + words.get(swap)?))
+        })
+        .collect()
+}
+
+/// A mapping, as far as it tells what it maps.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Area {
+    major: u32,
+    minor: u32,
+    inode: u64,
+    /// A System V segment, whose inode is its id.
+    segment: bool,
+}
+
+/// The shares of the areas of a `smaps` that `counts`, without what was written to private ones.
+fn shares_of(text: &[u8], counts: impl Fn(Area) -> bool) -> u64 {
+    let mut total = 0;
+    let mut counted = false;
+    let (mut share, mut private) = (0u64, 0u64);
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(area) = parse_area(line) {
+            if counted {
+                total += share.saturating_sub(private);
+            }
+            (share, private) = (0, 0);
+            counted = counts(area);
+        } else if counted {
+            for (name, value) in fields(line) {
+                match name {
+                    b"Pss" => share = value,
+                    b"Anonymous" => private = value,
+                    _ => {}
+                }
+            }
+        }
+    }
+    if counted {
+        total += share.saturating_sub(private);
+    }
+    total
+}
+
+/// `7f00-7f10 rw-s 00000000 00:01 1035   /memfd:x (deleted)`
+fn parse_area(line: &[u8]) -> Option<Area> {
+    let text = std::str::from_utf8(line).ok().or_else(|| {
+        // Only a path may be anything but text.
+        let path = line.iter().position(|byte| *byte == b'/')?;
+        std::str::from_utf8(&line[..path]).ok()
+    })?;
+    let mut words = text.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    u64::from_str_radix(from, 16).ok()?;
+    u64::from_str_radix(to, 16).ok()?;
+    let (major, minor) = words.nth(2)?.split_once(':')?;
+    let inode = words.next()?.parse().ok()?;
+    Some(Area {
+        major: u32::from_str_radix(major, 16).ok()?,
+        minor: u32::from_str_radix(minor, 16).ok()?,
+        inode,
+        segment: words.next().is_some_and(|path| path.starts_with("/SYSV")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_charged_for_what_no_disk_has() {
+        let text = b"Name:\tRssAnon: 9 kB\nPPid:\t7\nVmSize:\t 800 kB\nRssAnon:\t 40 kB\nRssFile:\t 500 kB\n\
+            RssShmem:\t 8 kB\nVmSwap:\t 2 kB\n";
+        let process = parse_status(9, text);
+        assert_eq!((process.parent, process.held()), (7, 50 << 10));
+        // A dead one that is not yet reaped has no memory.
+        assert_eq!(parse_status(9, b"Name:\tx\nPPid:\t7\n").held(), 0);
+    }
+
+    #[test]
+    fn shares_are_those_of_anonymous_and_shared_pages() {
+        let text = b"00400000-7ffd [rollup]\nRss: 900 kB\nPss: 700 kB\nPss_Anon: 30 kB\nPss_File: 660 kB\n\
+            Pss_Shmem: 10 kB\nSwapPss: 5 kB\n";
+        assert_eq!(parse_rollup(text), (35 << 10, 10 << 10));
+    }
+
+    #[test]
+    fn segments_are_counted_by_what_is_in_memory() {
+        let text = b"       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+            atime      dtime      ctime                   rss                  swap\n         0          3   600 \
+            1048576     7     0      0  1000  1000  1000  1000          0          0 1790000000                  8192 \
+            4096\n";
+        assert_eq!(parse_segments(text), [(3, 12288)]);
+        assert_eq!(parse_segments(b""), []);
+    }
+
+    #[test]
+    fn what_is_mapped_of_a_counted_file_is_found_by_device_and_inode() {
+        let text = b"7f00-7f10 rw-s 00000000 00:01 35   /memfd:x (deleted)\nSize: 64 kB\nPss: 32 kB\nAnonymous: 0 kB\n\
+            7f20-7f30 rw-s 00000000 00:01 3   /SYSV00000000 (deleted)\nPss: 16 kB\nAnonymous: 0 kB\n\
+            7f40-7f50 rw-p 00000000 00:1f 35   /dev/shm/a\xff b\nPss: 8 kB\nAnonymous: 4 kB\n\
+            7f60-7f70 rw-p 00000000 00:00 0 \nPss: 99 kB\nAnonymous: 99 kB\n";
+        let bytes = |wanted: fn(Area) -> bool| shares_of(text, wanted) >> 10;
+        assert_eq!(bytes(|area| area.inode == 35 && area.minor == 1), 32);
+        assert_eq!(bytes(|area| area.segment), 16);
+        assert_eq!(bytes(|area| area.minor == 0x1f), 4);
+        assert_eq!(bytes(|_| true), 52);
+    }
+
+    #[test]
+    fn a_memfd_that_nobody_has_any_more_is_forgotten_after_a_round() {
+        let mut memfds = Memfds::default();
+        memfds.saw(1, 10);
+        memfds.end_round();
+        memfds.saw(2, 20);
+        assert_eq!(memfds.known.len(), 2);
+        memfds.end_round();
+        assert_eq!(memfds.known.keys().collect::<Vec<_>>(), [&2]);
+    }
+}
