@@ -256,7 +256,7 @@ impl Run<'_> {
             pids_peak: counters.pids_peak,
             oom_kills: counters.oom_kills,
             pids_denied: counters.pids_denied,
-            denied_syscalls: None,
+            denied_syscalls: observed.denied_syscalls,
         }
     }
 
@@ -274,6 +274,7 @@ impl Run<'_> {
             stdout,
             stderr,
             lost_live,
+            denied_syscalls: _,
             startup: _,
             duration,
         } = observed;
@@ -336,6 +337,7 @@ impl Run<'_> {
             stdout: Output::default(),
             stderr: Output::default(),
             lost_live: 0,
+            denied_syscalls: None,
             startup: None,
             duration: self.asked.elapsed(),
         };

@@ -169,6 +169,19 @@ fn json_tells_the_whole_result_and_keeps_the_exit_code() {
 }
 
 #[test]
+fn a_refused_call_is_counted_and_the_program_goes_on() {
+    // CLONE_NEWUSER is refused and counted, CLONE_FILES is allowed.
+    let code = "import ctypes; l = ctypes.CDLL(None, use_errno=True); \
+        print(l.unshare(0x400), l.unshare(0x10000000), ctypes.get_errno())";
+    let ended = Place::new().stepbox(&["run", "--json", "-c", code]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let told = ended.json();
+    assert_eq!(told["stdout"], "0 -1 1\n");
+    assert!(told["fault"].is_null(), "{told}");
+    assert_eq!(told["usage"]["denied_syscalls"], 1);
+}
+
+#[test]
 fn json_tells_the_fault() {
     let code = "b'x' * (1 << 30)";
     let ended = Place::new().stepbox(&["run", "--json", "--memory-mb", "64", "-c", code]);
