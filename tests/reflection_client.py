@@ -27,7 +27,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 PATIENCE_S = 60
 
 
-class _WithHeaders(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):  # type: ignore[misc]
+class _WithHeaders(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):  # type: ignore[misc]  # without types
     """Adds the headers to the calls of reflection too: without the token it is refused like all others."""
 
     def __init__(self, headers: list[tuple[str, str]]) -> None:

@@ -219,4 +219,4 @@ class AsyncSandbox:
         return await session.engine.adrive(operation(session), session)
 
 
-AsyncSandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]
+AsyncSandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]  # what `inspect` looks for

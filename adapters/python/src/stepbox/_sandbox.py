@@ -255,4 +255,4 @@ def run_code(code: str, language: str = "python", **options: Unpack[SandboxOptio
         return sandbox.run_code(code, language)
 
 
-Sandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]
+Sandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]  # what `inspect` looks for
