@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from evidence import Traces, changes, children, eventually, is_alive
 
@@ -325,6 +326,22 @@ def test_a_thread_that_ends_does_not_take_the_engine_with_it():
         sandbox = pool.submit(lambda: stepbox.Sandbox().open()).result()
     with sandbox:
         assert sandbox.run_code("print(1)").stdout == "1\n"
+
+
+def test_another_client_on_the_socket_names_localhost_as_its_authority():
+    with stepbox.Sandbox() as sandbox:
+        address = sandbox._lease.session.engine.address
+        token = address.token_file.read_text()
+
+        def info(authority):
+            with grpc.insecure_channel(address.target, [("grpc.default_authority", authority)]) as channel:
+                call = channel.unary_unary("/stepbox.v1.Sandbox/GetInfo")
+                return call(b"", metadata=[("authorization", f"Bearer {token}")], timeout=20)
+
+        assert info("localhost")
+        with pytest.raises(grpc.RpcError) as refused:
+            info(address.target.removeprefix("unix:"))
+        assert refused.value.code() == grpc.StatusCode.INTERNAL
 
 
 def test_run_code_alone_is_enough():
