@@ -27,7 +27,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 PATIENCE_S = 60
 
 
-class _WithHeaders(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):  # type: ignore[misc]
+class _WithHeaders(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):  # type: ignore[misc]  # without types
     """Adds the headers to the calls of reflection too: without the token it is refused like all others."""
 
     def __init__(self, headers: list[tuple[str, str]]) -> None:
@@ -93,6 +93,18 @@ class Server:
         )
         yield from call(iter(requests), metadata=self._headers, timeout=PATIENCE_S)
 
+    def details(self, error: grpc.RpcError) -> Iterator[str]:
+        """What an error says beside its text, as JSON; a kind that reflection does not describe is only named."""
+        for key, value in error.trailing_metadata() or ():
+            if key != "grpc-status-details-bin":
+                continue
+            status: Any = GetMessageClass(self._pool.FindMessageTypeByName("google.rpc.Status")).FromString(value)
+            for packed in status.details:
+                try:
+                    yield json_format.MessageToJson(packed, descriptor_pool=self._pool)
+                except TypeError:
+                    yield packed.type_url
+
 
 def _declaration(field: FieldDescriptor) -> str:
     kind = field.message_type or field.enum_type
@@ -148,6 +160,11 @@ def main() -> int:
             sys.stdout.flush()
     except grpc.RpcError as error:
         sys.stderr.write(f"ERROR:\n  Code: {_code(error.code().name)}\n  Message: {error.details()}\n")
+        for number, detail in enumerate(server.details(error), start=1):
+            if number == 1:
+                sys.stderr.write("  Details:\n")
+            indented = detail.replace("\n", "\n    \t")
+            sys.stderr.write(f"  {number})\t{indented}\n")
         # As grpcurl: 64 and the status' number.
         return 64 + int(error.code().value[0])
     return 0

@@ -60,7 +60,9 @@ def holds(shown: Any, given: Any) -> bool:
 
 
 def pattern(shown: str) -> str:
-    lines = [r"(.*\n)*?" if line == ANYTHING else re.escape(line) + r"\n" for line in shown.splitlines()]
+    lines = [
+        r"(.*\n)*?" if line == ANYTHING else r"\s*" + re.escape(line.lstrip()) + r"\n" for line in shown.splitlines()
+    ]
     return "".join(lines)
 
 

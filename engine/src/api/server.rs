@@ -323,4 +323,6 @@ fn reflection<'b>() -> tonic_reflection::server::Builder<'b> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        // The details of errors: without it a client by reflection shows them as bytes.
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
 }

@@ -87,15 +87,18 @@ pub struct RunArgs {
     /// Mount this directory as the workspace [default: a private one, removed at the end]
     #[arg(short, long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
-    /// Memory cap in MiB [default: 512]
+    /// Memory cap in MiB, or none [default: 512]
     #[arg(long, value_name = "MIB")]
-    pub memory_mb: Option<u64>,
-    /// Cap on tasks [default: 256]
+    pub memory_mb: Option<CapArg<u64>>,
+    /// Cap on tasks, or none [default: 256]
     #[arg(long, value_name = "COUNT")]
-    pub pids: Option<u64>,
-    /// Cap on cores, such as 0.5 [default: none]
+    pub pids: Option<CapArg<u64>>,
+    /// Cap on cores, such as 0.5, or none [default: none]
     #[arg(long, value_name = "CORES")]
-    pub cpus: Option<f64>,
+    pub cpus: Option<CapArg<f64>>,
+    /// Run though a cap cannot be enforced on this host
+    #[arg(long)]
+    pub no_enforce_limits: bool,
     /// Time limit in seconds [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub timeout_s: Option<f64>,
@@ -105,6 +108,9 @@ pub struct RunArgs {
     /// Mount a directory or file of the host (repeatable)
     #[arg(long, value_name = "SOURCE:TARGET[:ro|:rw]")]
     pub mount: Vec<MountArg>,
+    /// Mount directories though they hold unix sockets
+    #[arg(long)]
+    pub allow_sockets: bool,
     /// Print the whole result as JSON
     #[arg(long)]
     pub json: bool,
@@ -136,6 +142,26 @@ pub struct PlanArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A cap, or `none` for no cap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CapArg<T> {
+    None,
+    Max(T),
+}
+
+impl<T: std::str::FromStr<Err: std::fmt::Display>> std::str::FromStr for CapArg<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        text.parse()
+            .map(Self::Max)
+            .map_err(|error: T::Err| format!("{error}; write a number or none"))
+    }
 }
 
 /// `NAME=VALUE`.
@@ -233,6 +259,17 @@ mod tests {
         assert_eq!(coded.args, ["z"]);
         assert!(parsed(&["run"]).is_err());
         assert!(parsed(&["run", "-c", "x", "a.py"]).is_err());
+    }
+
+    #[test]
+    fn a_cap_is_a_number_or_none() {
+        assert_eq!("none".parse(), Ok(CapArg::<u64>::None));
+        assert_eq!("64".parse(), Ok(CapArg::Max(64_u64)));
+        assert_eq!("0.5".parse(), Ok(CapArg::Max(0.5)));
+        for text in ["", "None", "1.5", "-1"] {
+            let said = text.parse::<CapArg<u64>>().expect_err(text);
+            assert!(said.ends_with("; write a number or none"), "{said}");
+        }
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub(super) fn result(result: &StepResult) -> Value {
             "pids_peak": usage.pids_peak,
             "oom_kills": usage.oom_kills,
             "pids_denied": usage.pids_denied,
+            "denied_syscalls": usage.denied_syscalls,
         },
         "limits": limits.iter().map(|limit| json!({
             "resource": limit.resource.name(),

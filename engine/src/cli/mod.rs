@@ -7,6 +7,7 @@ mod json;
 mod plan;
 mod run;
 pub mod serve;
+mod spelling;
 mod start;
 
 use std::fmt::Display;

@@ -9,8 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::args::RunArgs;
-use super::json;
+use super::args::{CapArg, RunArgs};
+use super::{json, spelling};
 use crate::config::Environment;
 use crate::outcome::{StepEvent, StepResult};
 use crate::session::{Engine, SessionError};
@@ -43,6 +43,7 @@ fn list(violations: &[Violation]) -> String {
     let lines: Vec<_> = violations
         .iter()
         .map(|violation| format!("{}: {}", violation.field, violation.description))
+        .map(|line| spelling::in_flags(&line))
         .collect();
     lines.join("\n")
 }
@@ -56,9 +57,11 @@ impl Order {
             memory_mb,
             pids,
             cpus,
+            no_enforce_limits,
             timeout_s,
             env,
             mount,
+            allow_sockets,
             json,
             code,
             file,
@@ -66,12 +69,21 @@ impl Order {
         } = args;
         let here = std::env::current_dir().unwrap_or_default();
         let absolute = |path: &Path| here.join(path);
-        let cap = |max: Option<u64>| max.map_or(Cap::Default, Cap::Max);
+        let cap = |asked: Option<CapArg<u64>>| match asked {
+            None => Cap::Default,
+            Some(CapArg::None) => Cap::Uncapped,
+            Some(CapArg::Max(max)) => Cap::Max(max),
+        };
         let request = SpecRequest {
             workspace: workspace.as_deref().map(absolute),
             memory_mb: cap(memory_mb),
             pids: cap(pids),
-            cpus,
+            cpus: match cpus {
+                None | Some(CapArg::None) => None,
+                Some(CapArg::Max(cores)) => Some(cores),
+            },
+            enforce_limits: Some(!no_enforce_limits),
+            allow_sockets,
             timeout_s,
             env: env.into_iter().map(|env| (env.name, env.value)).collect(),
             mounts: mount
@@ -80,7 +92,7 @@ impl Order {
                     source: absolute(&mount.source),
                     target: mount.target,
                     read_only: mount.read_only,
-                    allow_sockets: false,
+                    allow_sockets,
                 })
                 .collect(),
             ..SpecRequest::default()
@@ -152,7 +164,7 @@ pub(super) async fn run(engine: Engine, order: Order) -> ExitCode {
 fn report(error: &SessionError) {
     let mut err = io::stderr().lock();
     // Nobody to tell is nobody to tell.
-    let _ = writeln!(err, "stepbox: {error}");
+    let _ = writeln!(err, "stepbox: {}", spelling::in_flags(&error.to_string()));
     if let SessionError::Unavailable {
         mend: Some(mend), ..
     } = error

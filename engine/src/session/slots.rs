@@ -75,10 +75,32 @@ struct State {
     failure: Option<String>,
 }
 
+/// Whether another slot is made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Growth {
+    No,
+    Yes,
+    /// Perhaps, once the steps that run now have had the time to end.
+    Later,
+}
+
 impl State {
+    /// Another is made when more steps wait than slots are being made. `brisk` is how many the processors can feed.
+    fn growth(&self, brisk: usize, now: Instant) -> Growth {
+        let wanted = self.waiting.len().max(KEPT.saturating_sub(self.total));
+        if self.closed || self.making >= wanted.min(MAX_MAKING) || self.total >= MAX_SLOTS {
+            return Growth::No;
+        }
+        if self.total >= brisk && self.turns_over(now) {
+            return Growth::Later;
+        }
+        Growth::Yes
+    }
+
     /// Whether slots come back so quickly that waiting for one is shorter than making one.
-    fn turns_over(&self) -> bool {
-        self.turned.is_some_and(|turned| turned.elapsed() < TURN)
+    fn turns_over(&self, now: Instant) -> bool {
+        self.turned
+            .is_some_and(|turned| now.saturating_duration_since(turned) < TURN)
     }
 }
 
@@ -279,17 +301,14 @@ impl Slots {
         }
     }
 
-    /// Makes another slot in the background when more steps wait than slots are being made.
+    /// Makes another slot in the background if one is wanted.
     fn grow(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            let wanted = state.waiting.len().max(KEPT.saturating_sub(state.total));
-            if state.closed || state.making >= wanted.min(MAX_MAKING) || state.total >= MAX_SLOTS {
-                return;
-            }
-            if state.total >= brisk_slots() && state.turns_over() {
-                self.grow_later(&mut state);
-                return;
+            match state.growth(brisk_slots(), Instant::now()) {
+                Growth::No => return,
+                Growth::Later => return self.grow_later(&mut state),
+                Growth::Yes => {}
             }
             state.making += 1;
             state.total += 1;
@@ -498,3 +517,7 @@ impl Drop for Lease {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod tests;

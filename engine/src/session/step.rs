@@ -257,7 +257,7 @@ impl Run<'_> {
             pids_peak: counters.pids_peak,
             oom_kills: counters.oom_kills,
             pids_denied: counters.pids_denied,
-            denied_syscalls: None,
+            denied_syscalls: observed.denied_syscalls,
         }
     }
 
@@ -275,6 +275,7 @@ impl Run<'_> {
             stdout,
             stderr,
             lost_live,
+            denied_syscalls: _,
             startup: _,
             duration,
             peak_memory: _,
@@ -338,6 +339,7 @@ impl Run<'_> {
             stdout: Output::default(),
             stderr: Output::default(),
             lost_live: 0,
+            denied_syscalls: None,
             startup: None,
             duration: self.asked.elapsed(),
             peak_memory: None,

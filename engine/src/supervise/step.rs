@@ -11,7 +11,7 @@ use tokio::net::unix::pipe::Sender;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::listener::Listener;
+use super::listener::{Attempt, Listener};
 use super::stream::{Listeners, Stream};
 use super::watchdog::{Peak, Watchdog};
 use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure, StepEvent};
@@ -46,6 +46,8 @@ pub struct Observed {
     pub stderr: Output,
     /// Bytes of output that a live listener, slower than the code, did not get.
     pub lost_live: u64,
+    /// System calls that the filter's listener refused. None: the code's filter was not reached.
+    pub denied_syscalls: Option<u64>,
     /// From go to the code's exec.
     pub startup: Option<Duration>,
     pub duration: Duration,
@@ -58,6 +60,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long an out-of-memory wake-up waits for the kernel's count to rise: a task that is killed by us before that is
 /// not counted, and the step would look killed by nobody.
 const OOM_COUNT_WAIT: Duration = Duration::from_millis(20);
+/// Refusals that are answered before all else is looked at again.
+const ANSWERS_AT_ONCE: usize = 64;
 
 /// Runs the step to the death of its sandbox. Errors are those of the host: a pipe or descriptor that cannot be made.
 pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Result<Observed> {
@@ -87,6 +91,7 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
             sequence: 0,
         },
         listener: None,
+        denied: None,
         evidence: Evidence {
             memory_max: orders.memory,
             ..Evidence::default()
@@ -152,6 +157,7 @@ struct Watch<'a> {
     stderr: Stream,
     listeners: Listeners,
     listener: Option<Listener>,
+    denied: Option<u64>,
     evidence: Evidence,
     begun: Instant,
     startup: Option<Duration>,
@@ -186,12 +192,6 @@ impl Watch<'_> {
                     }
                 }
                 () = ready(&self.init) => break,
-                open = listen(self.listener.as_ref()) => {
-                    self.look();
-                    if !open {
-                        self.listener = None;
-                    }
-                }
                 () = wake(oom_ready.as_ref()), if !self.killed => {
                     if let Some(oom) = &oom {
                         oom.clear();
@@ -215,11 +215,15 @@ impl Watch<'_> {
                     self.stdout.flush(&mut self.listeners);
                     self.stderr.flush(&mut self.listeners);
                 }
-                // Last, so that a flood delays nothing above; both at once, so that neither stream starves the other.
-                () = either(&self.stdout, &self.stderr) => {
-                    self.stdout.read(&mut buffer, &mut self.listeners);
-                    self.stderr.read(&mut buffer, &mut self.listeners);
+                // Floods come last, so that they delay nothing above; all are served in each, so that none starves the others.
+                open = listen(self.listener.as_ref()), if !self.killed => {
+                    self.answer();
+                    if !open {
+                        self.listener = None;
+                    }
+                    self.read(&mut buffer);
                 }
+                () = either(&self.stdout, &self.stderr) => self.read(&mut buffer),
             }
         }
         // None of the step's own processes is left to write: what is in the pipes is all.
@@ -231,6 +235,11 @@ impl Watch<'_> {
         }
         // A listener that does not take the rest in this time has left it.
         let _ = tokio::time::timeout(LAST_WORDS, self.tell_the_rest()).await;
+    }
+
+    fn read(&mut self, buffer: &mut Vec<u8>) {
+        self.stdout.read(buffer, &mut self.listeners);
+        self.stderr.read(buffer, &mut self.listeners);
     }
 
     async fn tell_the_rest(&mut self) {
@@ -249,6 +258,7 @@ impl Watch<'_> {
                     .into_iter()
                     .next()
                     .and_then(|fd| Listener::new(fd).ok());
+                self.denied = self.listener.as_ref().map(|_| 0);
             }
             FromInit::Started => {
                 self.startup = Some(self.begun.elapsed());
@@ -279,21 +289,24 @@ impl Watch<'_> {
                 if let Some(bytes) = largest {
                     self.peak.raise(bytes);
                 }
-                // A try that is still in the listener is told before the sandbox is gone.
-                self.look();
                 self.quiet = alone;
                 self.kill();
             }
         }
     }
 
-    fn look(&mut self) {
-        if self.evidence.notification.is_some() {
-            return;
-        }
-        if let Some(tried) = self.listener.as_ref().and_then(Listener::tried) {
-            self.evidence.notification = Some(tried);
-            self.kill();
+    /// Answers calls that wait for it. Those that are left are waited for no longer than the next turn.
+    fn answer(&mut self) {
+        for _ in 0..ANSWERS_AT_ONCE {
+            match self.listener.as_ref().and_then(Listener::answer) {
+                None => return,
+                Some(Attempt::Withdrawn) => {}
+                Some(Attempt::Refused) => self.denied = self.denied.map(|count| count + 1),
+                Some(Attempt::Escape(escape)) => {
+                    self.evidence.notification = Some(escape);
+                    return self.kill();
+                }
+            }
         }
     }
 
@@ -312,6 +325,10 @@ impl Watch<'_> {
     /// Kills pid 1 of the sandbox, and with it the kernel kills everything in it. The death of pid 1 comes after theirs.
     fn kill(&mut self) {
         self.killed = true;
+        // A try that is still in the listener is told before the sandbox is gone.
+        if self.evidence.notification.is_none() {
+            self.evidence.notification = self.listener.as_ref().and_then(Listener::left);
+        }
         // One that has ended already cannot be killed again.
         let _ = rustix::process::pidfd_send_signal(
             self.skeleton.init.as_fd(),
@@ -325,6 +342,7 @@ impl Watch<'_> {
             init: Some(self.init.into_inner()),
             duration: self.begun.elapsed(),
             lost_live: self.stdout.lost() + self.stderr.lost(),
+            denied_syscalls: self.denied,
             startup: self.startup,
             peak_memory: self.peak.bytes(),
             evidence: self.evidence,

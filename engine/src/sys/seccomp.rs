@@ -11,7 +11,7 @@ use std::{
 use libc::{sock_filter, sock_fprog};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    io::{Errno, retry_on_intr},
 };
 
 /// A syscall that waits for its listener's answer.
@@ -75,16 +75,14 @@ fn set_mode_filter(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<R
 /// `POLLHUP`: whoever polls it must then stop.
 ///
 /// # Errors
-/// EINTR, and what `poll(2)` and the ioctl return for a descriptor that is no listener.
+/// What `poll(2)` and the ioctl return for a descriptor that is no listener.
 pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
-    poll(
-        &mut waiting,
-        Some(&Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        }),
-    )?;
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    retry_on_intr(|| poll(&mut waiting, Some(&at_once)))?;
     if !waiting[0].revents().contains(PollFlags::IN) {
         return Ok(None);
     }
@@ -116,11 +114,12 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     }))
 }
 
-/// Lets the call that notified as `id` return `errno`. A caller that is gone by now needs no reply: that is no error.
+/// Lets the call that notified as `id` return `errno`. False: nobody waits for it any more, because the caller died or a
+/// signal took it out of the call.
 ///
 /// # Errors
 /// EINVAL for an `errno` that is not positive, EINPROGRESS for an `id` that was replied to.
-pub fn reply_errno(listener: BorrowedFd<'_>, id: u64, errno: i32) -> io::Result<()> {
+pub fn reply_errno(listener: BorrowedFd<'_>, id: u64, errno: i32) -> io::Result<bool> {
     if errno <= 0 {
         return Err(Errno::INVAL.into());
     }
@@ -141,10 +140,10 @@ pub fn reply_errno(listener: BorrowedFd<'_>, id: u64, errno: i32) -> io::Result<
     if answer < 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) {
-            Ok(())
+            Ok(false)
         } else {
             Err(error)
         };
     }
-    Ok(())
+    Ok(true)
 }

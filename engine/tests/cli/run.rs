@@ -126,6 +126,83 @@ fn a_refused_mount_is_named_and_nothing_runs() {
 }
 
 #[test]
+fn all_mistakes_are_told_at_once_in_the_spelling_of_the_flags() {
+    let place = Place::new();
+    let ended = place.stepbox(&[
+        "run",
+        "--memory-mb",
+        "1",
+        "--pids",
+        "1",
+        "--cpus",
+        "0",
+        "--timeout-s",
+        "0",
+        "--mount",
+        ".:/workspace",
+        "--workspace",
+        "/etc",
+        "-l",
+        "cobol",
+        "-c",
+        "x",
+    ]);
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    assert_eq!(ended.stdout, "");
+    let here = place.here();
+    let told: Vec<_> = ended.stderr.lines().collect();
+    let wanted = [
+        "--memory-mb: 1 is out of range; write at least 16 MiB, or none for no cap",
+        "--pids: 1 is out of range; write 2 to 4194304 tasks, or none for no cap",
+        "--cpus: 0 is not a number of cores; write one above 0, such as 0.5, or none for no cap",
+        "--timeout-s: 0 is not a time limit; write seconds above 0 and at most 604800, such as 30",
+        "--workspace: \"/etc\" belongs to the host's system (/etc) and is never mounted",
+        &format!(
+            "--mount \"{}/.\": the target \"/workspace\" is the sandbox's own workspace (--workspace sets it); choose \
+            another such as \"/data\"",
+            here.display()
+        ),
+        "--language: \"cobol\" is not a language; write one of python, bash, sh, javascript",
+    ];
+    for (told, wanted) in told.iter().zip(wanted) {
+        assert_eq!(*told, format!("stepbox: {wanted}"));
+    }
+    assert_eq!(told.len(), wanted.len());
+}
+
+#[test]
+fn what_the_sentences_advise_can_be_typed() {
+    let place = Place::new();
+    let uncapped = place.stepbox(&[
+        "run",
+        "--json",
+        "--memory-mb",
+        "none",
+        "--pids",
+        "none",
+        "--cpus",
+        "none",
+        "--no-enforce-limits",
+        "-c",
+        "pass",
+    ]);
+    assert_eq!(uncapped.code, Some(0), "{uncapped:?}");
+    for limit in uncapped.json()["limits"].as_array().unwrap() {
+        assert!(limit["max"].is_null(), "{limit}");
+    }
+    let _socket = std::os::unix::net::UnixListener::bind(place.here().join("s")).unwrap();
+    let mount = ["run", "--mount", ".:/data", "-c", "pass"];
+    let refused = place.stepbox(&mount);
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    assert!(
+        refused.stderr.ends_with("; --allow-sockets accepts it\n"),
+        "{refused:?}"
+    );
+    let allowed = [&mount[..], &["--allow-sockets"]].concat();
+    assert_eq!(place.stepbox(&allowed).code, Some(0));
+}
+
+#[test]
 fn past_its_time_a_program_is_stopped_and_the_fault_is_on_stderr() {
     let ended = Place::new().stepbox(&[
         "run",
@@ -166,6 +243,19 @@ fn json_tells_the_whole_result_and_keeps_the_exit_code() {
     assert_eq!(told["files"][0]["path"], "f");
     assert_eq!(told["files"][0]["change"], "created");
     assert_ne!(told["limits"][0]["enforced_by"], "none");
+}
+
+#[test]
+fn a_refused_call_is_counted_and_the_program_goes_on() {
+    // CLONE_NEWUSER is refused and counted, CLONE_FILES is allowed.
+    let code = "import ctypes; l = ctypes.CDLL(None, use_errno=True); \
+        print(l.unshare(0x400), l.unshare(0x10000000), ctypes.get_errno())";
+    let ended = Place::new().stepbox(&["run", "--json", "-c", code]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let told = ended.json();
+    assert_eq!(told["stdout"], "0 -1 1\n");
+    assert!(told["fault"].is_null(), "{told}");
+    assert_eq!(told["usage"]["denied_syscalls"], 1);
 }
 
 #[test]

@@ -97,6 +97,30 @@ async fn reflection_needs_the_token_and_names_the_service() {
 }
 
 #[tokio::test]
+async fn the_details_of_errors_are_described_by_reflection() {
+    let served = Served::start().await;
+    let mut client =
+        ServerReflectionClient::with_interceptor(served.channel().await, served.token());
+    for detail in ["BadRequest", "ErrorInfo", "RetryInfo"] {
+        let symbol = format!("google.rpc.{detail}");
+        let mut answers = client
+            .server_reflection_info(tokio_stream::once(ServerReflectionRequest {
+                host: String::new(),
+                message_request: Some(MessageRequest::FileContainingSymbol(symbol.clone())),
+            }))
+            .await
+            .expect("served")
+            .into_inner();
+        let answer = answers.message().await.expect("answered").expect("one");
+        let Some(MessageResponse::FileDescriptorResponse(found)) = answer.message_response else {
+            panic!("{symbol}: {answer:?}");
+        };
+        assert_eq!(found.file_descriptor_proto.len(), 1, "{symbol}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
 async fn socket_and_token_are_the_owners_alone_and_the_ready_line_keeps_the_token_out() {
     let served = Served::start().await;
     let mode = |path: &std::path::Path| {

@@ -12,12 +12,12 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stepbox_engine::{
-    sandbox::seccomp::{base_filter, describe, step_filter},
+    sandbox::seccomp::{base_filter, describe, refusal, step_filter},
     sys::seccomp::{Notification, load, load_with_listener, receive, reply_errno},
 };
 
-/// Runs `python3 -c script` in a filtered thread. Replies EPERM to each notification until all that is filtered has
-/// ended.
+/// Runs `python3 -c script` in a filtered thread. Replies to each notification until all that is filtered has ended: with
+/// the errno of the policy, and with EPERM to an escape.
 fn python_under_filters(script: &str) -> (Output, Vec<Notification>) {
     let mut python = Command::new("python3");
     python.args(["-c", script]).stdin(Stdio::null());
@@ -51,12 +51,17 @@ fn answer_until_hang_up(listener: &OwnedFd) -> Vec<Notification> {
         );
         let events = ready[0].revents();
         if let Some(notification) = receive(listener.as_fd()).unwrap() {
-            reply_errno(listener.as_fd(), notification.id, libc::EPERM).unwrap();
+            let errno = refused(&notification).unwrap_or(libc::EPERM);
+            assert!(reply_errno(listener.as_fd(), notification.id, errno).unwrap());
             notifications.push(notification);
         } else if events.contains(PollFlags::HUP) {
             return notifications;
         }
     }
+}
+
+fn refused(notification: &Notification) -> Option<i32> {
+    refusal(notification.arch, notification.nr, &notification.args)
 }
 
 fn described(notifications: &[Notification]) -> Vec<String> {
@@ -149,7 +154,10 @@ attempt("type, dressed", lambda: raw(IOCTL, terminal, 0x5412 | 1 << 32, ctypes.c
         vsock EAFNOSUPPORT\npacket EAFNOSUPPORT\nalg EAFNOSUPPORT\nraw EPERM\ncreate ok\ncreate set-id EPERM\nchmod ok\n\
         chmod set-id EPERM\n0o100755 ['file']\nmkfifo ok\nmknod EPERM\nwindow size ok\ntype EPERM\ntype, dressed EPERM\n";
     assert_eq!(stdout(&output), wanted);
-    assert_eq!(notifications, []);
+    let counted = ["ptrace", "process_vm_readv", "unshare"];
+    assert_eq!(described(&notifications), counted);
+    let errnos: Vec<_> = notifications.iter().map(refused).collect();
+    assert_eq!(errnos, [Some(libc::EPERM); 3]);
 }
 
 #[test]
@@ -175,6 +183,11 @@ attempt("chroot", lambda: os.chroot("/"))
     assert_eq!(stdout(&output), wanted);
     let names = described(&notifications);
     assert_eq!(names, ["mount", "unshare", "clone", "setns", "bpf"]);
+    assert!(
+        notifications
+            .iter()
+            .all(|notification| refused(notification).is_none())
+    );
     assert_eq!(notifications[0].args[..5], [0x11, 0x22, 0x33, 0x44, 0x55]);
     assert_eq!(notifications[1].args[0], 0x20000);
     assert!(

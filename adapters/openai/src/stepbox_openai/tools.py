@@ -44,8 +44,15 @@ class StepboxTools:
 
     def chat_tool(self) -> ChatCompletionFunctionToolParam:
         """The tool for `client.chat.completions.create(tools=[...])`."""
-        function = {"name": TOOL_NAME, "description": self._tool.description, "parameters": strict_schema()}
-        return {"type": "function", "function": {**function, "strict": True}}  # type: ignore[typeddict-item]
+        return {
+            "type": "function",
+            "function": {
+                "name": TOOL_NAME,
+                "description": self._tool.description,
+                "parameters": strict_schema(),
+                "strict": True,
+            },
+        }
 
     def responses_tool(self) -> FunctionToolParam:
         """The tool for `client.responses.create(tools=[...])`."""

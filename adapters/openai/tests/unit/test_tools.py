@@ -30,7 +30,9 @@ def responses_call(arguments: Any, name: str = "stepbox_run_code") -> dict[str, 
 class _Schema(BaseModel):
     @classmethod
     def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
-        return StepboxTools(AsyncScriptedSandbox).responses_tool()["parameters"]  # type: ignore[return-value]
+        parameters = StepboxTools(AsyncScriptedSandbox).responses_tool()["parameters"]
+        assert parameters is not None
+        return parameters
 
 
 def test_schemas_are_fixed_points_of_the_sdks_strict_form() -> None:

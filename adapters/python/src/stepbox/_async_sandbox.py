@@ -144,7 +144,7 @@ class AsyncSandbox:
 
         What a callback gives back is awaited when it can be.
         """
-        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin, on_stdout, on_stderr)
         request = operations.run_code_request(code, language, args, options)
         return await self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
 
@@ -162,7 +162,7 @@ class AsyncSandbox:
         on_stderr: Callable[[bytes], object] | None = None,
     ) -> ExecutionResult:
         """Runs a program by its arguments, with no shell. The rest is as for `run_code`."""
-        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin, on_stdout, on_stderr)
         request = operations.run_request(argv, options)
         return await self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
 
@@ -219,4 +219,4 @@ class AsyncSandbox:
         return await session.engine.adrive(operation(session), session)
 
 
-AsyncSandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]
+AsyncSandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]  # what `inspect` looks for

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from stepbox._pb import sandbox_pb2 as pb
 from stepbox._results import ExecutionResult, FileChange, FileStat, Limit, SandboxFault, Usage
 from stepbox._shapes import decoded_path
 
 
-def _word(enum: object, value: int, prefix: str) -> str:
+def _word(enum: Any, value: int, prefix: str) -> str:
     """`FAULT_TYPE_OOM` to `oom`. A value that a newer engine added is told as its number, not hidden."""
     try:
-        return str(enum.Name(value)).removeprefix(prefix).lower()  # type: ignore[attr-defined]
+        return str(enum.Name(value)).removeprefix(prefix).lower()
     except ValueError:
         return f"unknown_{value}"
 

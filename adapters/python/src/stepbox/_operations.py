@@ -108,9 +108,9 @@ def close_session(session: SessionFacts) -> Operation[None]:
 
 
 def step_options(
-    timeout_s: Any, memory_mb: Any, env: Any, cwd: Any, user: Any, stdin: Any
+    timeout_s: Any, memory_mb: Any, env: Any, cwd: Any, user: Any, stdin: Any, on_stdout: Any, on_stderr: Any
 ) -> tuple[pb.StepOptions, list[Violation]]:
-    """What one call may change, and the mistakes in its shapes."""
+    """What one call may change on the wire, and the mistakes in the shapes of all its options."""
     options = pb.StepOptions()
     violations: list[Violation] = []
 
@@ -128,6 +128,8 @@ def step_options(
     take("cwd", cwd, lambda value: setattr(options, "cwd", _shapes.path_bytes(value)))
     take("user", user, lambda value: setattr(options, "user", _shapes.user(value)))
     take("stdin", stdin, lambda value: setattr(options, "stdin", bytes(_shapes.data_bytes(value))))
+    take("on_stdout", on_stdout, _shapes.listener)
+    take("on_stderr", on_stderr, _shapes.listener)
     return options, violations
 
 

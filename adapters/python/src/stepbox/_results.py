@@ -89,7 +89,13 @@ class FileStat:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the step used. None is unknown, never 0."""
+    """What the step used. None is unknown, never 0.
+
+    Attributes:
+        pids_denied: New processes and threads that the limit on tasks refused.
+        denied_syscalls: Calls of ptrace, process_vm_readv and process_vm_writev, and new user namespaces, that were
+            refused with EPERM. They are no fault: ordinary programs try them and go on.
+    """
 
     cpu_ms: int | None = None
     peak_memory_bytes: int | None = None

@@ -166,7 +166,7 @@ class Sandbox:
             EngineError: The engine could not serve the call.
             SessionLost: The session is gone.
         """
-        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin, on_stdout, on_stderr)
         request = operations.run_code_request(code, language, args, options)
         return self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
 
@@ -184,7 +184,7 @@ class Sandbox:
         on_stderr: Callable[[bytes], object] | None = None,
     ) -> ExecutionResult:
         """Runs a program by its arguments, with no shell. The rest is as for `run_code`."""
-        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin)
+        options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin, on_stdout, on_stderr)
         request = operations.run_request(argv, options)
         return self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
 
@@ -255,4 +255,4 @@ def run_code(code: str, language: str = "python", **options: Unpack[SandboxOptio
         return sandbox.run_code(code, language)
 
 
-Sandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]
+Sandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]  # what `inspect` looks for

@@ -209,6 +209,12 @@ def tmpfs(value: Any) -> list[pb.Tmpfs]:
     return checked
 
 
+def listener(value: Any) -> None:
+    """What is called with each piece of output."""
+    if not callable(value):
+        raise ShapeError(f"must be a function that takes bytes, got {_seen(value)}")
+
+
 def files(value: Any) -> list[tuple[bytes, bytes | memoryview]]:
     """`{path: data}`."""
     if value is None:

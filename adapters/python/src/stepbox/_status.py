@@ -69,16 +69,17 @@ def _details(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes:
 
 
 def _decode(status: bytes) -> tuple[status_pb2.BadRequest, status_pb2.ErrorInfo, status_pb2.RetryInfo]:
-    found: dict[str, Message] = {
-        "google.rpc.BadRequest": status_pb2.BadRequest(),
-        "google.rpc.ErrorInfo": status_pb2.ErrorInfo(),
-        "google.rpc.RetryInfo": status_pb2.RetryInfo(),
+    mistakes, info, retry = status_pb2.BadRequest(), status_pb2.ErrorInfo(), status_pb2.RetryInfo()
+    known: dict[str, Message] = {
+        "google.rpc.BadRequest": mistakes,
+        "google.rpc.ErrorInfo": info,
+        "google.rpc.RetryInfo": retry,
     }
     try:
         for detail in status_pb2.Status.FromString(status).details:
-            message = found.get(detail.type_url.rpartition("/")[2])
+            message = known.get(detail.type_url.rpartition("/")[2])
             if message is not None:
                 message.MergeFromString(detail.value)
     except DecodeError:
         pass  # the code and the text still tell what happened
-    return tuple(found.values())  # type: ignore[return-value]
+    return mistakes, info, retry

@@ -177,7 +177,8 @@ class LentSandbox:
         try:
             answered(step(self._sandbox)).send(None)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            value: T = stop.value
+            return value
         raise AssertionError("a blocking sandbox has nothing to wait for")
 
     async def arun(self, step: Step[T]) -> T:

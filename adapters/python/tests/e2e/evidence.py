@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,3 +63,35 @@ def children(pid):
         if stat and int(stat.rpartition(")")[2].split()[1]) == pid:
             found.append(int(process.name))
     return found
+
+
+def descendants(pid):
+    """The processes that a process started, and those that they did."""
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
+class Traces:
+    """What an engine that runs now has on the host: processes, cgroups, directories, mounts."""
+
+    def __init__(self, sandbox):
+        engine = sandbox._lease.session.engine
+        self.pid = engine.process.pid
+        self.processes = [self.pid, *descendants(self.pid)]
+        state = Path(engine.address.target.removeprefix("unix:")).parent
+        self.name = state.name.removeprefix("engine-")
+        scratch = [
+            Path(base, f"stepbox-{os.getuid()}", f"data-{self.name}") for base in (tempfile.gettempdir(), "/var/tmp")
+        ]
+        self.directories = [path for path in (state, *scratch) if path.exists()]
+        assert len(self.directories) == 2
+        assert self.cgroups()
+
+    def cgroups(self):
+        """Its cgroups, in every hierarchy."""
+        return [where for where, _, _ in os.walk("/sys/fs/cgroup") if self.name in Path(where).name]
+
+    def left(self):
+        """What of all this is still there."""
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if self.name in line]
+        running = [pid for pid in self.processes if is_alive(pid)]
+        return [*running, *(path for path in self.directories if path.exists()), *self.cgroups(), *mounts]

@@ -186,6 +186,70 @@ def test_a_blocked_call_is_named_in_the_fault(sandbox, name, number):
     assert (result.fault.syscall, result.stdout) == (name, "on\n")
 
 
+# `attempt` prints what a function of libc returns and its errno.
+ATTEMPT = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+NEW_USER_NAMESPACE, OWN_FILES, TRACE_ME = 0x10000000, 0x400, 0
+def attempt(name, *arguments):
+    ctypes.set_errno(0)
+    print(name, getattr(libc, name)(*arguments), ctypes.get_errno())
+def flood():
+    if os.fork() == 0:
+        while True: libc.unshare(NEW_USER_NAMESPACE)
+"""
+
+
+def test_a_refused_call_is_counted_and_the_code_goes_on(sandbox):
+    result = sandbox.py(
+        ATTEMPT + "attempt('unshare', OWN_FILES)\n"
+        "attempt('ptrace', TRACE_ME, 0, 0, 0)\n"
+        "attempt('process_vm_readv', os.getpid(), 0, 0, 0, 0, 0)\n"
+        "attempt('process_vm_writev', os.getpid(), 0, 0, 0, 0, 0)\n"
+        "attempt('unshare', NEW_USER_NAMESPACE)\n"
+    )
+    assert result.stdout.splitlines() == [
+        "unshare 0 0",
+        "ptrace -1 1",
+        "process_vm_readv -1 1",
+        "process_vm_writev -1 1",
+        "unshare -1 1",
+    ]
+    assert (result.exit_code, result.fault, result.usage.denied_syscalls) == (0, None, 4)
+    twin = sandbox.py(ATTEMPT + "attempt('unshare', OWN_FILES)")
+    assert (twin.stdout, twin.usage.denied_syscalls) == ("unshare 0 0\n", 0)
+
+
+def test_many_refused_calls_are_all_counted_and_hold_up_no_output(sandbox):
+    result = sandbox.py(
+        ATTEMPT + "for _ in range(4):\n"
+        "    if os.fork() == 0:\n"
+        "        for n in range(2500): libc.unshare(NEW_USER_NAMESPACE)\n"
+        "        os._exit(0)\n"
+        "os.write(1, b'x' * 300_000)\n"
+        "for _ in range(4): os.wait()\n"
+    )
+    assert (result.exit_code, result.fault, len(result.stdout)) == (0, None, 300_000)
+    assert result.usage.denied_syscalls == 10_000
+
+
+def test_a_flood_of_refused_calls_delays_neither_the_end_nor_the_deadline(face):
+    with face() as sandbox:
+        ended = sandbox.py(ATTEMPT + "for _ in range(8): flood()\nprint('on')")
+        assert (ended.stdout, ended.exit_code, ended.fault) == ("on\n", 0, None)
+        stopped = sandbox.py(ATTEMPT + "for _ in range(8): flood()\nos.wait()", timeout_s=1)
+        assert (stopped.fault and stopped.fault.type) == "timeout"
+        assert stopped.usage.denied_syscalls > 0
+
+
+def test_an_escape_after_refused_calls_and_among_them_is_still_one(sandbox):
+    result = sandbox.py(ATTEMPT + "for _ in range(3): libc.unshare(NEW_USER_NAMESPACE)\nlibc.umount2(b'/', 0)")
+    assert (result.fault and result.fault.type, result.exit_code) == ("escape_blocked", 159)
+    assert (result.fault.syscall, result.usage.denied_syscalls) == ("umount2", 3)
+    result = sandbox.py(ATTEMPT + "for _ in range(8): flood()\nlibc.umount2(b'/', 0)")
+    assert (result.fault and result.fault.type, result.fault and result.fault.syscall) == ("escape_blocked", "umount2")
+
+
 def test_nothing_that_code_says_makes_a_verdict(sandbox):
     code = (
         "import os, sys\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -12,8 +13,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
-from evidence import changes, children, eventually, is_alive
+from evidence import Traces, changes, children, eventually, is_alive
 
 import stepbox
 
@@ -25,34 +27,38 @@ with stepbox.Sandbox() as sandbox:
 """
 
 
+@contextlib.contextmanager
 def hold(marker, **options):
     """A client that is in a step, and the pid of its engine."""
     command = [sys.executable, "-c", HOLD.format(number=marker.number)]
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
-    engine = int(client.stdout.readline())
-    eventually(lambda: any("sleep" in line and "stepbox" not in line for line in marker.running()))
-    return client, engine
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as client:
+        try:
+            engine = int(client.stdout.readline())
+            eventually(lambda: any("sleep" in line and "stepbox" not in line for line in marker.running()))
+            yield client, engine
+        finally:
+            client.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_client_that_is_killed_takes_everything_with_it(marker, number):
-    client, engine = hold(marker, stderr=subprocess.DEVNULL)
-    client.send_signal(number)
-    client.wait()
-    client.stdout.close()
-    eventually(lambda: not is_alive(engine) and marker.running() == [])
+    with hold(marker, stderr=subprocess.DEVNULL) as (client, engine):
+        client.send_signal(number)
+        client.wait()
+        eventually(lambda: not is_alive(engine) and marker.running() == [])
 
 
 def test_an_engine_that_is_killed_in_a_step_leaves_nothing_and_is_told(face, marker):
     with face() as sandbox:
-        engine = sandbox._lease.session.engine.process.pid
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(sandbox.sh, f"sleep {marker.number}")
             eventually(marker.running)
-            os.kill(engine, signal.SIGKILL)
-            with pytest.raises(stepbox.SessionLost):
+            traces = Traces(sandbox)
+            os.kill(traces.pid, signal.SIGKILL)
+            with pytest.raises(stepbox.SessionLost, match=r"engine is gone.*private workspace went with it") as lost:
                 call.result()
-        eventually(lambda: marker.running() == [])
+        assert lost.value.workspace_survived is False
+        eventually(lambda: marker.running() == [] and traces.left() == [])
         sandbox.open()
         assert sandbox.py("print(1)").stdout == "1\n"
 
@@ -117,9 +123,9 @@ def test_cancelling_at_any_moment_is_harmless():
 
 
 def test_ctrl_c_ends_the_step_and_one_is_enough(marker):
-    client, _ = hold(marker, stderr=subprocess.PIPE)
-    client.send_signal(signal.SIGINT)
-    _, error = client.communicate()
+    with hold(marker, stderr=subprocess.PIPE) as (client, _):
+        client.send_signal(signal.SIGINT)
+        _, error = client.communicate()
     assert client.returncode == -signal.SIGINT
     assert error.rstrip().endswith("KeyboardInterrupt")
     eventually(lambda: marker.running() == [])
@@ -309,11 +315,10 @@ def test_the_callers_stdin_is_neither_read_nor_needed(stdin):
     command = [sys.executable, "-c", source]
     if stdin == "closed":
         command = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
-    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert program.stdout.read() == "not a tty\nhi\n"
-    program.stdin.close()
-    program.stdout.close()
-    assert program.wait() == 0
+    # The end that the program reads stays open: whoever reads would wait.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout.read() == "not a tty\nhi\n"
+    assert program.returncode == 0
 
 
 def test_a_thread_that_ends_does_not_take_the_engine_with_it():
@@ -321,6 +326,22 @@ def test_a_thread_that_ends_does_not_take_the_engine_with_it():
         sandbox = pool.submit(lambda: stepbox.Sandbox().open()).result()
     with sandbox:
         assert sandbox.run_code("print(1)").stdout == "1\n"
+
+
+def test_another_client_on_the_socket_names_localhost_as_its_authority():
+    with stepbox.Sandbox() as sandbox:
+        address = sandbox._lease.session.engine.address
+        token = address.token_file.read_text()
+
+        def info(authority):
+            with grpc.insecure_channel(address.target, [("grpc.default_authority", authority)]) as channel:
+                call = channel.unary_unary("/stepbox.v1.Sandbox/GetInfo")
+                return call(b"", metadata=[("authorization", f"Bearer {token}")], timeout=20)
+
+        assert info("localhost")
+        with pytest.raises(grpc.RpcError) as refused:
+            info(address.target.removeprefix("unix:"))
+        assert refused.value.code() == grpc.StatusCode.INTERNAL
 
 
 def test_run_code_alone_is_enough():

@@ -384,10 +384,13 @@ def test_cancelling_the_task_cancels_the_step(engine_log, streamed):
 @pytest.mark.parametrize("listener", ["", ", on_stdout=len"])
 def test_ctrl_c_cancels_the_step_and_ends_the_program_as_ever(engine_log, listener):
     source = f"import stepbox\nwith stepbox.Sandbox() as sandbox:\n    sandbox.run(['hang']{listener})\n"
-    program = subprocess.Popen([sys.executable, "-c", source], stderr=subprocess.PIPE, text=True)
-    engine_log.wait_for("hanging")
-    program.send_signal(signal.SIGINT)
-    _, error = program.communicate(timeout=30)
+    with subprocess.Popen([sys.executable, "-c", source], stderr=subprocess.PIPE, text=True) as program:
+        try:
+            engine_log.wait_for("hanging")
+            program.send_signal(signal.SIGINT)
+            _, error = program.communicate(timeout=30)
+        finally:
+            program.kill()
     assert program.returncode == -signal.SIGINT
     assert error.rstrip().endswith("KeyboardInterrupt")
     assert engine_log.wait_for("cancelled")

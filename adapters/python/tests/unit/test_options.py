@@ -76,7 +76,7 @@ def test_the_network_is_a_word_on_the_wire():
 
 def test_the_callers_interpreter_is_sent_for_the_host_image_alone():
     spec = spec_of()
-    assert spec.interpreter.executable == os.path.abspath(sys.executable).encode()  # noqa: PTH100
+    assert spec.interpreter.executable == os.path.abspath(sys.executable).encode()  # noqa: PTH100 - it resolves no link
     assert sys.prefix.encode() in spec.interpreter.prefixes
     assert sys.base_prefix.encode() in spec.interpreter.prefixes
     assert not spec_of(image="python:3.12-slim").HasField("interpreter")

@@ -82,6 +82,17 @@ def test_an_awaitable_listener_is_awaited():
     assert heard == [b"piece0", b"piece2"]
 
 
+def test_a_listener_that_is_no_function_is_refused_and_nothing_runs(face, engine_log):
+    said = ["must be a function that takes bytes, got str 'x'", "must be a function that takes bytes, got int 3"]
+    with face() as sandbox:
+        for call, what in ((sandbox.run, ["hang"]), (sandbox.run_code, "hang")):
+            with pytest.raises(stepbox.SandboxError) as raised:
+                call(what, on_stdout="x", on_stderr=3)
+            violations = [(violation.field, violation.message) for violation in raised.value.violations]
+            assert violations == [("on_stdout", said[0]), ("on_stderr", said[1])]
+    assert engine_log.events("hanging") == []
+
+
 def test_an_error_of_a_listener_ends_the_step_and_is_raised(face, engine_log):
     def fail(piece):
         raise RuntimeError("listener")

@@ -12,7 +12,7 @@ import pytest
 
 from stepbox import EngineError, SandboxError, SessionLost
 from stepbox.testing import AsyncScriptedSandbox, Call, ScriptedSandbox, created, result
-from stepbox.tool import CodeTool, unfenced
+from stepbox.tool import CodeTool, Language, unfenced
 
 # Later Pythons warn of what these tests do on purpose.
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -184,7 +184,7 @@ def test_at_most_four_pictures_come() -> None:
 
 def test_options_beside_a_lent_sandbox_are_refused() -> None:
     with pytest.raises(TypeError, match="its options cannot be: memory_mb"):
-        CodeTool(ScriptedSandbox(), memory_mb=256)  # type: ignore[arg-type]
+        CodeTool(ScriptedSandbox(), memory_mb=256)  # type: ignore[arg-type]  # the mistake
 
 
 @pytest.mark.parametrize(
@@ -201,5 +201,5 @@ def test_options_beside_a_lent_sandbox_are_refused() -> None:
         ("x = '```'\n", "python", ("x = '```'\n", "python")),
     ],
 )
-def test_fence_around_code_is_taken_off(code: str, language: str, expected: tuple[str, str]) -> None:
-    assert unfenced(code, language) == expected  # type: ignore[arg-type]
+def test_fence_around_code_is_taken_off(code: str, language: Language, expected: tuple[str, str]) -> None:
+    assert unfenced(code, language) == expected

@@ -8,7 +8,9 @@ pub enum Action {
     KillProcess,
     /// The call returns this errno and nothing happens.
     Errno(u16),
-    /// The call waits while the listener is told of it.
+    /// The call waits while the listener is told of it, which lets it return this errno and counts it.
+    Count(u16),
+    /// The call waits while the listener is told of it, and never goes on.
     Notify,
     /// The call goes ahead.
     Allow,
@@ -20,7 +22,7 @@ impl Action {
         match self {
             Self::KillProcess => libc::SECCOMP_RET_KILL_PROCESS,
             Self::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno as u32,
-            Self::Notify => libc::SECCOMP_RET_USER_NOTIF,
+            Self::Count(_) | Self::Notify => libc::SECCOMP_RET_USER_NOTIF,
             Self::Allow => libc::SECCOMP_RET_ALLOW,
         }
     }

@@ -63,6 +63,17 @@ impl Verdicts {
         self.spans.insert(first, verdict);
     }
 
+    /// What becomes of the call `nr` of `architecture` with these arguments: the same as the compiled filter says.
+    pub(super) fn answer(&self, architecture: u32, nr: u32, arguments: &[u64; 6]) -> Action {
+        if architecture != self.architecture {
+            return self.foreign;
+        }
+        match self.at(nr) {
+            Verdict::Always(action) => action,
+            Verdict::ByArguments(rule) => rule.answer(arguments),
+        }
+    }
+
     fn at(&self, nr: u32) -> Verdict {
         let (_, verdict) = self
             .spans

@@ -4,7 +4,8 @@
 //! Nothing here makes a syscall: [`crate::sys::seccomp`] loads the filters and reads the notifications.
 //!
 //! Kills are never the kernel's: every escape is a notification, whose reader stops the step and knows why. A SIGSYS
-//! status would prove nothing, since any process can send itself that signal.
+//! status would prove nothing, since any process can send itself that signal. Refusals that are counted are notifications
+//! too, which the reader answers: [`refusal`] tells the two apart.
 
 mod action;
 mod assembler;
@@ -35,7 +36,21 @@ pub fn base_filter() -> &'static [sock_filter] {
 /// listener away, closing it, writing an error, and leaving. It guards nothing without the base filter below it.
 pub fn step_filter() -> &'static [sock_filter] {
     static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
-    FILTER.get_or_init(|| assembler::assemble(&policy::step(syscalls::NATIVE)))
+    FILTER.get_or_init(|| assembler::assemble(step_verdicts()))
+}
+
+fn step_verdicts() -> &'static assembler::Verdicts {
+    static VERDICTS: OnceLock<assembler::Verdicts> = OnceLock::new();
+    VERDICTS.get_or_init(|| policy::step(syscalls::NATIVE))
+}
+
+/// The errno that a call of which the step filter notified must return, or `None` if it is an escape. The arguments are
+/// the registers that the kernel judged, and no memory behind them: code cannot change them any more.
+pub fn refusal(arch: u32, nr: u32, arguments: &[u64; 6]) -> Option<i32> {
+    match step_verdicts().answer(arch, nr, arguments) {
+        Action::Count(errno) => Some(errno.into()),
+        Action::KillProcess | Action::Errno(_) | Action::Notify | Action::Allow => None,
+    }
 }
 
 /// The step filter for code that has no say in where it runs: its affinity is its limit.

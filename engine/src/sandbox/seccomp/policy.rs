@@ -5,10 +5,10 @@
 //! - The **base filter** is loaded once, by the process that sets sandboxes up, and every sandbox inherits it at no
 //!   cost. It refuses what neither set-up nor code needs, and whatever is unknown.
 //! - The **step filter** is loaded by the step's child just before `execve`. It takes away what only set-up needed and
-//!   reports escapes to its listener.
+//!   reports escapes, and refusals that are counted, to its listener.
 //!
-//! An escape must therefore be *allowed* by the base filter: an errno there would be more restrictive than the step
-//! filter's notification and hide it. The same holds for calls of a foreign architecture. That is safe because the
+//! What is reported must therefore be *allowed* by the base filter: an errno there would be more restrictive than the
+//! step filter's notification and hide it. The same holds for calls of a foreign architecture. That is safe because the
 //! base filter alone never runs foreign code: whoever has only that one is the engine's own set-up, on its own
 //! architecture.
 
@@ -18,7 +18,7 @@ use super::{
     action::Action,
     assembler::{Verdict, Verdicts},
     rows::POLICY,
-    rules::{Rule, errno},
+    rules::{Rule, count, errno},
     syscalls::Architecture,
 };
 
@@ -31,6 +31,8 @@ pub(super) enum Class {
     Refuse(i32),
     /// Set-up calls it, code gets this errno from the step filter.
     SetUp(i32),
+    /// Code gets this errno, and the result says how often: the step filter notifies, the listener answers.
+    Counted(i32),
     /// Set-up may call it, code that does is trying to get out: the step filter notifies.
     Escape,
     /// Depends on arguments that set-up never passes: the base filter decides.
@@ -82,9 +84,11 @@ pub(super) fn base(architecture: &Architecture) -> Verdicts {
         verdicts.set(first, last, Verdict::Always(Action::Allow));
     }
     set_each(&mut verdicts, architecture, |class| match class {
-        Class::Allow | Class::SetUp(_) | Class::Escape | Class::CheckedAtStep(_) => {
-            Verdict::Always(Action::Allow)
-        }
+        Class::Allow
+        | Class::SetUp(_)
+        | Class::Counted(_)
+        | Class::Escape
+        | Class::CheckedAtStep(_) => Verdict::Always(Action::Allow),
         Class::Refuse(number) => Verdict::Always(errno(number)),
         Class::Checked(rule) => Verdict::ByArguments(rule),
     });
@@ -101,6 +105,7 @@ pub(super) fn step(architecture: &Architecture) -> Verdicts {
     set_each(&mut verdicts, architecture, |class| match class {
         Class::Allow | Class::Refuse(_) | Class::Checked(_) => Verdict::Always(Action::Allow),
         Class::SetUp(number) => Verdict::Always(errno(number)),
+        Class::Counted(number) => Verdict::Always(count(number)),
         Class::Escape => Verdict::Always(Action::Notify),
         Class::CheckedAtStep(rule) => Verdict::ByArguments(rule),
     });

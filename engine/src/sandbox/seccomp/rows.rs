@@ -247,7 +247,7 @@ pub(super) static POLICY: &[Row] = &[
         "its flags lie behind a pointer, out of a filter's sight; libc falls back to clone on ENOSYS",
     ),
     deny(
-        Class::Refuse(EPERM),
+        Class::Counted(EPERM),
         "ptrace process_vm_readv process_vm_writev",
         "pidfd_send_signal",
         "reads and steers other processes; sanitizers and crash handlers try it and go on without",

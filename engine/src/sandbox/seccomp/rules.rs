@@ -35,11 +35,48 @@ pub(super) struct Rule {
     pub(super) otherwise: Action,
 }
 
+impl Check {
+    fn holds(&self, arguments: &[u64; 6]) -> bool {
+        match self {
+            Self::AnyBit { argument, mask } => low_half(arguments, *argument) & mask != 0,
+            Self::OneOf {
+                argument,
+                mask,
+                values,
+            } => values.contains(&(low_half(arguments, *argument) & mask)),
+        }
+    }
+}
+
+impl Rule {
+    /// What the rule says of a call with these arguments: the same as its block in a filter.
+    pub(super) fn answer(&self, arguments: &[u64; 6]) -> Action {
+        self.clauses
+            .iter()
+            .find(|clause| clause.when.iter().all(|check| check.holds(arguments)))
+            .map_or(self.otherwise, |clause| clause.then)
+    }
+}
+
+fn low_half(arguments: &[u64; 6], argument: u8) -> u32 {
+    let [a, b, c, d, ..] = arguments[usize::from(argument)].to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
 const ALL: u32 = u32::MAX;
 const EPERM: Action = errno(libc::EPERM);
 
 /// The action that returns `number`; errno numbers are below 4096 (`MAX_ERRNO`).
 pub(super) const fn errno(number: i32) -> Action {
+    Action::Errno(small(number))
+}
+
+/// The action that returns `number` and counts the call.
+pub(super) const fn count(number: i32) -> Action {
+    Action::Count(small(number))
+}
+
+const fn small(number: i32) -> u16 {
     assert!(
         number > 0 && number < 4096,
         "an errno is a small positive number"
@@ -49,7 +86,8 @@ pub(super) const fn errno(number: i32) -> Action {
         clippy::cast_sign_loss,
         reason = "bounded by the line above"
     )]
-    Action::Errno(number as u16)
+    let number = number as u16;
+    number
 }
 
 /// A flag word of libc, which types them as `int`, as the register's low half.
@@ -77,7 +115,7 @@ const NEWUSER_IS_REFUSED: Clause = Clause {
         argument: 0,
         mask: bits(libc::CLONE_NEWUSER),
     }],
-    then: EPERM,
+    then: count(libc::EPERM),
 };
 
 pub(super) static CLONE: Rule = Rule {

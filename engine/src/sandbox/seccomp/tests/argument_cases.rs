@@ -5,10 +5,11 @@ use libc::{EAFNOSUPPORT, EBUSY, EPERM, EPROTONOSUPPORT};
 
 use crate::sandbox::seccomp::{
     Action::{self, Allow, Notify},
-    rules::errno,
+    rules::{count, errno},
 };
 
 const REFUSED: Action = errno(EPERM);
+const COUNTED: Action = count(EPERM);
 const NO_FAMILY: Action = errno(EAFNOSUPPORT);
 const NO_PROTOCOL: Action = errno(EPROTONOSUPPORT);
 
@@ -30,8 +31,8 @@ pub(super) static CASES: &[(&str, [u64; 6], Action)] = &[
     case("clone", [0x003d_0f00, 0, 0, 0], Allow),
     case("clone", [0x0000_4111, 0, 0, 0], Allow),
     case("clone", [0x0000_0080, 0, 0, 0], Allow),
-    case("clone", [0x1000_0011, 0, 0, 0], REFUSED),
-    case("clone", [0x7e02_0011, 0, 0, 0], REFUSED),
+    case("clone", [0x1000_0011, 0, 0, 0], COUNTED),
+    case("clone", [0x7e02_0011, 0, 0, 0], COUNTED),
     case("clone", [0x0002_0011, 0, 0, 0], Notify),
     case("clone", [0x0200_0011, 0, 0, 0], Notify),
     case("clone", [0x0400_0011, 0, 0, 0], Notify),
@@ -40,8 +41,8 @@ pub(super) static CASES: &[(&str, [u64; 6], Action)] = &[
     case("clone", [0x4000_0011, 0, 0, 0], Notify),
     case("unshare", [0x0000_0400, 0, 0, 0], Allow),
     case("unshare", [0x0000_0200, 0, 0, 0], Allow),
-    case("unshare", [0x1000_0000, 0, 0, 0], REFUSED),
-    case("unshare", [0x1002_0000, 0, 0, 0], REFUSED),
+    case("unshare", [0x1000_0000, 0, 0, 0], COUNTED),
+    case("unshare", [0x1002_0000, 0, 0, 0], COUNTED),
     case("unshare", [0x0002_0000, 0, 0, 0], Notify),
     case("unshare", [0x4000_0000, 0, 0, 0], Notify),
     case("unshare", [0x0000_0080, 0, 0, 0], Notify),

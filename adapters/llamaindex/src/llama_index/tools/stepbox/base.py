@@ -52,7 +52,7 @@ class StepboxToolSpec(BaseToolSpec):
         options: The options of `stepbox.Sandbox`, such as `memory_mb=256`; a mistake in one raises here.
     """
 
-    spec_functions: ClassVar[list[str | tuple[str, str]]] = [("run_code", "arun_code")]  # type: ignore[misc]
+    spec_functions: ClassVar[list[str | tuple[str, str]]] = [("run_code", "arun_code")]  # type: ignore[misc]  # theirs is no ClassVar
 
     def __init__(
         self,
