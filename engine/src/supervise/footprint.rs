@@ -16,8 +16,10 @@ use rustix::fs::{AtFlags, Dir, MemfdFlags, Mode, OFlags, StatxFlags, memfd_creat
 const DESCRIPTORS: usize = 4096;
 /// How long a child that has its parent's memory is taken for one that only borrows it until it executes.
 const BORROWED: Duration = Duration::from_millis(250);
-/// When memory may be borrowed, a second look this much later tells.
-const SECOND_LOOK: Duration = Duration::from_millis(5);
+/// Looks that are made again, and after how long, while processes come and go: the shares of those that are read first
+/// and last then belong to different moments, and their sum to none.
+const AGAIN: u32 = 4;
+const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// A sandbox's memory, through its `/proc`.
 #[derive(Debug)]
@@ -56,6 +58,24 @@ struct Process {
 impl Process {
     fn held(&self) -> u64 {
         self.anonymous + self.shared + self.swapped
+    }
+}
+
+/// What one process, or all together, have, with each page divided by how many map it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Share {
+    /// With what is swapped.
+    anonymous: u64,
+    shared: u64,
+    /// The anonymous memory of the largest process, not divided.
+    largest: u64,
+}
+
+impl Share {
+    /// A process that was forked shares its pages with its parent, each for itself. One that runs in its parent's memory
+    /// shows that as its own.
+    fn is_undivided(&self) -> bool {
+        close(self.largest, self.anonymous)
     }
 }
 
@@ -106,18 +126,21 @@ impl Footprint {
                 exact,
             };
         }
-        let (mut bytes, mut borrowed) = self.divide(&processes, &kept, most);
-        if borrowed && bytes > most {
-            std::thread::sleep(SECOND_LOOK);
+        let (mut bytes, mut steady) = self.divide(&processes, &kept, most);
+        for _ in 0..AGAIN {
+            if steady || bytes <= most {
+                break;
+            }
+            std::thread::sleep(AGAIN_AFTER);
             let processes = self.processes();
             let kept = self.kept(&processes);
-            let (again, _) = self.divide(&processes, &kept, most);
-            bytes = bytes.min(again);
-            borrowed = false;
+            let again = self.divide(&processes, &kept, most);
+            bytes = bytes.min(again.0);
+            steady = again.1;
         }
         Held {
             bytes,
-            exact: !borrowed,
+            exact: steady,
         }
     }
 
@@ -212,28 +235,28 @@ impl Footprint {
         numbers.len()
     }
 
-    /// Counts each page once. Also whether some process was left out because it may only borrow its memory, or was
-    /// counted though it may.
+    /// Counts each page once. Also whether that holds: no process ended meanwhile, and none may only borrow its memory.
     fn divide(&mut self, processes: &[Process], kept: &Kept, most: u64) -> (u64, bool) {
         let suspects = self.borrowers_among(processes);
-        let mut anonymous = 0;
-        let mut shared = 0;
+        let mut sum = Share::default();
+        let mut excused = false;
+        // Of borrowers that are counted all the same.
+        let mut doubtful = 0;
         for process in processes {
-            if suspects.first() == Some(&process.pid) {
-                continue;
-            }
-            let share = match self.read(&format!("{}/smaps_rollup", process.pid)) {
-                Some(()) => parse_rollup(&self.text),
-                // Gone, or not to be read: then its own figures must do.
-                None if self.read(&format!("{}/status", process.pid)).is_some() => {
-                    let own = parse_status(process.pid, &self.text);
-                    (own.anonymous + own.swapped, own.shared)
+            let share = self.share_of(process.pid);
+            if suspects.contains(&process.pid) && share.is_undivided() {
+                if !std::mem::replace(&mut excused, true) {
+                    continue;
                 }
-                None => (0, 0),
-            };
-            anonymous += share.0;
-            shared += share.1;
+                doubtful += share.anonymous + share.shared;
+            }
+            sum.anonymous += share.anonymous;
+            sum.shared += share.shared;
+            sum.largest = sum.largest.max(share.largest);
         }
+        // However many share it, and end before they are asked, one process's memory is there.
+        let anonymous = sum.anonymous.max(sum.largest);
+        let shared = sum.shared;
         let least = anonymous + shared.max(kept.bytes);
         let highest = anonymous + shared + kept.bytes;
         // What is mapped may be what is kept: only where that decides is it worth finding out.
@@ -242,7 +265,33 @@ impl Footprint {
         } else {
             highest - self.mapped_and_kept(processes, kept).min(shared)
         };
-        (bytes, !suspects.is_empty())
+        let sure = doubtful == 0 || bytes - doubtful.min(bytes) > most;
+        (bytes, sure && (bytes <= most || self.all_live(processes)))
+    }
+
+    fn share_of(&mut self, pid: u32) -> Share {
+        if self.read(&format!("{pid}/smaps_rollup")).is_some() {
+            return parse_rollup(&self.text);
+        }
+        // Gone, or not to be read: then its own figures must do.
+        if self.read(&format!("{pid}/status")).is_none() {
+            return Share::default();
+        }
+        let own = parse_status(pid, &self.text);
+        let anonymous = own.anonymous + own.swapped;
+        Share {
+            anonymous,
+            shared: own.shared,
+            largest: anonymous,
+        }
+    }
+
+    fn all_live(&mut self, processes: &[Process]) -> bool {
+        let now = self.processes();
+        processes.iter().filter(|then| then.held() > 0).all(|then| {
+            now.iter()
+                .any(|process| process.pid == then.pid && process.held() > 0)
+        })
     }
 
     /// Children that look like their parents, as one does between `vfork` and `execve`. Only for a while, and only one at
@@ -380,17 +429,17 @@ fn parse_status(pid: u32, text: &[u8]) -> Process {
     process
 }
 
-/// Anonymous bytes, with what is swapped, and shared ones; each page divided by how many map it.
-fn parse_rollup(text: &[u8]) -> (u64, u64) {
-    let (mut anonymous, mut shared) = (0, 0);
+fn parse_rollup(text: &[u8]) -> Share {
+    let mut share = Share::default();
     for (name, value) in fields(text) {
         match name {
-            b"Pss_Anon" | b"SwapPss" => anonymous += value,
-            b"Pss_Shmem" => shared += value,
+            b"Pss_Anon" | b"SwapPss" => share.anonymous += value,
+            b"Pss_Shmem" => share.shared = value,
+            b"Anonymous" => share.largest = value,
             _ => {}
         }
     }
-    (anonymous, shared)
+    share
 }
 
 /// The id and the bytes in memory and in swap of each segment of `/proc/sysvipc/shm`.
@@ -493,8 +542,12 @@ mod tests {
     #[test]
     fn shares_are_those_of_anonymous_and_shared_pages() {
         let text = b"00400000-7ffd [rollup]\nRss: 900 kB\nPss: 700 kB\nPss_Anon: 30 kB\nPss_File: 660 kB\n\
-            Pss_Shmem: 10 kB\nSwapPss: 5 kB\n";
-        assert_eq!(parse_rollup(text), (35 << 10, 10 << 10));
+            Pss_Shmem: 10 kB\nAnonymous: 60 kB\nSwapPss: 5 kB\n";
+        let share = parse_rollup(text);
+        assert_eq!(
+            (share.anonymous, share.shared, share.largest),
+            (35 << 10, 10 << 10, 60 << 10)
+        );
     }
 
     #[test]
