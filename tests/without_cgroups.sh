@@ -10,5 +10,5 @@ if [ "$(id -u)" -eq 0 ]; then
 fi
 # Mounts of others cannot be taken away, only covered.
 exec unshare --user --map-current-user --keep-caps --mount --propagation private bash -c '
-    mount -t tmpfs -o size=4k none /sys/fs/cgroup
+    mount -t tmpfs -o ro,size=4k none /sys/fs/cgroup
     exec setpriv --inh-caps=-all --ambient-caps=-all --bounding-set=-all "$@"' bash "$@"

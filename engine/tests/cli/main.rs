@@ -10,6 +10,7 @@
 
 mod doctor;
 mod interrupt;
+mod limits;
 mod program;
 mod run;
 mod snapshots;
