@@ -39,7 +39,7 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     // Compiled here once, so that what is forked from here has them.
     seccomp::base_filter();
     seccomp::step_filter();
-    seccomp::pinned_step_filter();
+    seccomp::pin_filter();
     let mut launcher = Launcher {
         mode,
         roots_at: setup.state.join("roots"),

@@ -2,14 +2,13 @@
 //! panic, no environment. All that it needs was made before; what fails is left in [`Failure`] for init to read.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use libc::sock_filter;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
 use rustix::thread::CpuSet;
 
-use super::capabilities;
 use super::plan::{CHILD, Step};
 use crate::sys;
 use crate::sys::exec::StringTable;
@@ -21,13 +20,12 @@ pub struct Prepared {
     pub affinity: Option<CpuSet>,
     /// How many tasks the sandbox's own user namespace may have, init among them; none: others count them.
     pub tasks: Option<u64>,
-    pub filter: &'static [sock_filter],
+    /// Keeps the code from changing its affinity.
+    pub pin: Option<&'static [sock_filter]>,
     /// Where the program may be, in the order of PATH.
     pub candidates: Vec<CString>,
     pub arguments: StringTable,
     pub environment: StringTable,
-    /// The message that goes with the listener.
-    pub listener_message: Vec<u8>,
 }
 
 /// What init finds when the child did not become the code.
@@ -38,10 +36,9 @@ pub struct Failure {
 }
 
 /// Walks the list; comes back only with what failed.
-pub fn run(prepared: &Prepared, engine: BorrowedFd<'_>) -> Failure {
-    let mut listener = None;
+pub fn run(prepared: &Prepared) -> Failure {
     for step in CHILD {
-        if let Err(errno) = one(*step, prepared, engine, &mut listener) {
+        if let Err(errno) = one(*step, prepared) {
             return Failure { step: *step, errno };
         }
     }
@@ -51,12 +48,7 @@ pub fn run(prepared: &Prepared, engine: BorrowedFd<'_>) -> Failure {
     }
 }
 
-fn one(
-    step: Step,
-    prepared: &Prepared,
-    engine: BorrowedFd<'_>,
-    listener: &mut Option<OwnedFd>,
-) -> Result<(), i32> {
+fn one(step: Step, prepared: &Prepared) -> Result<(), i32> {
     match step {
         Step::NewSession => rustix::process::setsid().map(drop).map_err(code),
         Step::StandardStreams => {
@@ -74,20 +66,12 @@ fn one(
             .as_ref()
             .map_or(Ok(()), |set| rustix::thread::sched_setaffinity(None, set))
             .map_err(code),
+        Step::PinAffinity => prepared
+            .pin
+            .map_or(Ok(()), sys::seccomp::load)
+            .map_err(|error| raw(&error)),
         Step::CloseDescriptors => sys::exec::close_on_exec_from(3).map_err(|error| raw(&error)),
-        Step::DropCapabilities => capabilities::drop_all().map_err(code),
         Step::SignalMask => sys::signal::unblock_all().map_err(|error| raw(&error)),
-        Step::StepFilter => {
-            *listener = Some(
-                sys::seccomp::load_with_listener(prepared.filter).map_err(|error| raw(&error))?,
-            );
-            Ok(())
-        }
-        Step::PassListener => {
-            let fd = listener.as_ref().ok_or(libc::EBADF)?;
-            sys::datagram::send_bytes(engine, &prepared.listener_message, &[fd.as_fd()])
-                .map_err(|error| raw(&error))
-        }
         Step::Execute => Err(execute(prepared)),
         _ => Err(libc::EINVAL),
     }

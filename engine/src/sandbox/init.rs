@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::child::{self, Failure, Prepared};
 use super::plan::{Context, Step, StepError};
 use super::seccomp;
-use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build, windows};
+use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
 use crate::sys::clone::{Stack, vfork};
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};
@@ -52,14 +52,12 @@ pub struct Code {
 pub enum FromInit {
     /// Beside it: what the sandbox's memory is measured by, in one or several of these.
     Windows,
-    /// The skeleton stands.
+    /// The skeleton stands; its seccomp listener is beside it.
     Ready,
     /// A step of the plan failed: the code did not run.
     Failed(StepError),
     /// The program could not be executed.
     ExecFailed { errno: i32, looked_in: Vec<String> },
-    /// Sent by the child: the seccomp listener is beside it.
-    Listener,
     /// The code runs.
     Started,
     /// The code's main process ended with this wait status. `alone`: no other process of the sandbox was left.
@@ -85,12 +83,8 @@ pub fn main(engine: &OwnedFd, spec: &SkeletonSpec) -> ! {
 }
 
 fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
-    build(spec)?;
-    if spec.watched {
-        show(engine, spec)?;
-    }
+    let code_directory = build(spec, engine)?;
     let mut stack = Stack::new();
-    tell(engine, &FromInit::Ready)?;
     let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
         return Ok(());
     };
@@ -100,7 +94,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         ToInit::GoLong => read_request(&rest)?,
     };
     if let Some(code) = &request.code {
-        write_code(code)?;
+        write_code(&code_directory, code)?;
     }
     rustix::process::chdir(&request.directory).at(
         Step::WorkingDirectory,
@@ -109,7 +103,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     let (prepared, looked_in) = prepare(request, streams, spec)?;
     let mut failure: Option<Failure> = None;
     let main = vfork(&mut stack, || {
-        failure = Some(child::run(&prepared, engine));
+        failure = Some(child::run(&prepared));
         1
     })
     .at(Step::CloneChild, "the code's process")?;
@@ -123,15 +117,6 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     }
     tell(engine, &FromInit::Started)?;
     reap(engine, main, spec.watched)
-}
-
-fn show(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
-    let windows = windows(spec).at(Step::MountProc, "what memory is measured by")?;
-    for some in windows.chunks(datagram::MAX_DESCRIPTORS) {
-        let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
-        datagram::send(engine, &FromInit::Windows, &some).at(Step::MountProc, "the engine")?;
-    }
-    Ok(())
 }
 
 fn tell(engine: BorrowedFd<'_>, message: &FromInit) -> Result<(), StepError> {
@@ -160,14 +145,13 @@ fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
         .at(Step::ReadRequest, "request")
 }
 
-/// The file is there and the place read-only before the code runs: it cannot change what a traceback shows.
-fn write_code(code: &Code) -> Result<(), StepError> {
-    use rustix::fs::{CWD, Mode, OFlags, openat};
-    use rustix::mount::{MountFlags, mount_remount};
+/// `directory`, which only init has, is the one way to write there: the code cannot change what a traceback shows.
+fn write_code(directory: &OwnedFd, code: &Code) -> Result<(), StepError> {
+    use rustix::fs::{Mode, OFlags, openat};
     let path = format!("{CODE_DIRECTORY}/{}", code.file);
     let file = openat(
-        CWD,
-        &path,
+        directory,
+        &code.file,
         OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC,
         Mode::from_raw_mode(0o644),
     )
@@ -178,14 +162,7 @@ fn write_code(code: &Code) -> Result<(), StepError> {
             .at(Step::WriteCode, path.clone())?;
         rest = &rest[written..];
     }
-    // Nothing may be open for writing when the place becomes read-only.
-    drop(file);
-    mount_remount(
-        CODE_DIRECTORY,
-        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
-        "",
-    )
-    .at(Step::WriteCode, CODE_DIRECTORY)
+    Ok(())
 }
 
 /// Makes everything that the child uses, and the places where the program is looked for.
@@ -230,23 +207,15 @@ fn prepare(
             .get_or_insert_with(CpuSet::new)
             .set(processor as usize);
     }
-    let listener_message = postcard::to_stdvec(&FromInit::Listener)
-        .map_err(io::Error::other)
-        .at(Step::ReadRequest, "listener message")?;
     Ok((
         Prepared {
             streams,
             affinity,
             tasks: spec.tasks.map(|tasks| tasks.saturating_add(OWN_TASKS)),
-            filter: if spec.pinned {
-                seccomp::pinned_step_filter()
-            } else {
-                seccomp::step_filter()
-            },
+            pin: spec.pinned.then(seccomp::pin_filter),
             candidates,
             arguments: StringTable::new(arguments),
             environment: StringTable::new(environment),
-            listener_message,
         },
         looked_in,
     ))

@@ -52,7 +52,11 @@ pub enum Step {
     MountPts,
     MountCode,
     Hostname,
+    ShowMemory,
     Undumpable,
+    DropCapabilities,
+    StepFilter,
+    PassListener,
     // init, on go
     ReadRequest,
     WriteCode,
@@ -64,11 +68,9 @@ pub enum Step {
     Umask,
     ResourceLimits,
     Affinity,
+    PinAffinity,
     CloseDescriptors,
-    DropCapabilities,
     SignalMask,
-    StepFilter,
-    PassListener,
     Execute,
 }
 
@@ -131,7 +133,11 @@ pub const SKELETON: &[Step] = &[
     Step::MountPts,
     Step::MountCode,
     Step::Hostname,
+    Step::ShowMemory,
     Step::Undumpable,
+    Step::DropCapabilities,
+    Step::StepFilter,
+    Step::PassListener,
 ];
 
 /// What the code's process does between clone and execve.
@@ -141,11 +147,9 @@ pub const CHILD: &[Step] = &[
     Step::Umask,
     Step::ResourceLimits,
     Step::Affinity,
+    Step::PinAffinity,
     Step::CloseDescriptors,
-    Step::DropCapabilities,
     Step::SignalMask,
-    Step::StepFilter,
-    Step::PassListener,
     Step::Execute,
 ];
 
@@ -359,6 +363,10 @@ impl Step {
             Self::MountPts => ("mount-pts", "pseudo terminals of the sandbox's own"),
             Self::MountCode => ("mount-code", "a place for the code outside the workspace"),
             Self::Hostname => ("hostname", "a name that is not the host's"),
+            Self::ShowMemory => (
+                "show-memory",
+                "where no cgroup counts memory: the engine gets /proc and the file systems in memory to measure by",
+            ),
             Self::Undumpable => (
                 "undumpable",
                 "the code cannot read or write init's memory or descriptors",
@@ -393,12 +401,16 @@ impl Step {
                 "affinity",
                 "as many processors as the cpu limit can feed: pools size themselves by it",
             ),
+            Self::PinAffinity => (
+                "pin-affinity",
+                "where no cgroup keeps the cpu limit: seccomp, the code cannot change which processors it may use",
+            ),
             Self::CloseDescriptors => ("close-descriptors", "nothing above 2 survives execve"),
             Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
             Self::StepFilter => (
                 "step-filter",
-                "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused; where affinity is the limit, widening it too",
+                "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused",
             ),
             Self::PassListener => ("pass-listener", "the engine holds the only listener"),
             Self::Execute => ("execute", "the code runs"),
@@ -458,9 +470,11 @@ mod tests {
 
     #[test]
     fn capabilities_fall_and_the_filter_is_loaded_before_the_code_runs() {
-        let at = |step| CHILD.iter().position(|other| *other == step);
-        assert!(at(Step::DropCapabilities) < at(Step::StepFilter));
-        assert!(at(Step::StepFilter) < at(Step::PassListener));
+        assert!(SKELETON.ends_with(&[
+            Step::DropCapabilities,
+            Step::StepFilter,
+            Step::PassListener
+        ]));
         assert_eq!(CHILD.last(), Some(&Step::Execute));
         assert_eq!(SPAWNER.last(), Some(&Step::BaseFilter));
     }

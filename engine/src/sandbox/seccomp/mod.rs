@@ -30,10 +30,10 @@ pub fn base_filter() -> &'static [sock_filter] {
     FILTER.get_or_init(|| assembler::assemble(&policy::base(syscalls::NATIVE)))
 }
 
-/// The filter that the child of a step loads, with a listener, as its last act before `execve`.
+/// The filter that a sandbox's init loads, with a listener, when it has set everything up.
 ///
-/// Compiled at the first call, as [`base_filter`] is. It allows what that child does between the two: sending the
-/// listener away, closing it, writing an error, and leaving. It guards nothing without the base filter below it.
+/// Compiled at the first call, as [`base_filter`] is. It allows what init still does: receiving a request, writing the
+/// code's file, cloning, reaping. It guards nothing without the base filter below it.
 pub fn step_filter() -> &'static [sock_filter] {
     static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
     FILTER.get_or_init(|| assembler::assemble(step_verdicts()))
@@ -53,10 +53,13 @@ pub fn refusal(arch: u32, nr: u32, arguments: &[u64; 6]) -> Option<i32> {
     }
 }
 
-/// The step filter for code that has no say in where it runs: its affinity is its limit.
-pub fn pinned_step_filter() -> &'static [sock_filter] {
+/// The filter that the child of a step loads on top where the code's limit of processors is its affinity: it refuses to
+/// change that, and nothing else.
+///
+/// Compiled at the first call, as the others are.
+pub fn pin_filter() -> &'static [sock_filter] {
     static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
-    FILTER.get_or_init(|| assembler::assemble(&policy::pinned_step(syscalls::NATIVE)))
+    FILTER.get_or_init(|| assembler::assemble(&policy::pin(syscalls::NATIVE)))
 }
 
 /// The name of the native syscall `nr`. A number that a notification reports may be of another
