@@ -16,10 +16,11 @@ use rustix::fs::{AtFlags, Dir, MemfdFlags, Mode, OFlags, StatxFlags, memfd_creat
 const DESCRIPTORS: usize = 4096;
 /// How long a child that has its parent's memory is taken for one that only borrows it until it executes.
 const BORROWED: Duration = Duration::from_millis(250);
-/// Looks that are made again, and after how long, while processes come and go: the shares of those that are read first
-/// and last then belong to different moments, and their sum to none.
+/// A look takes a while: what is given back here and taken there meanwhile counts twice, and the shares of processes that
+/// come and go belong to different moments and add up to none. So nothing is past the limit before it was in two looks,
+/// and while processes come and go in more.
 const AGAIN: u32 = 4;
-const AGAIN_AFTER: Duration = Duration::from_millis(5);
+const AGAIN_AFTER: Duration = Duration::from_millis(3);
 
 /// A sandbox's memory, through its `/proc`.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ impl Share {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Held {
     pub(super) bytes: u64,
-    /// No page is counted twice.
+    /// No page is counted twice, as far as one look can tell.
     pub(super) exact: bool,
 }
 
@@ -126,22 +127,26 @@ impl Footprint {
                 exact,
             };
         }
-        let (mut bytes, mut steady) = self.divide(&processes, &kept, most);
-        for _ in 0..AGAIN {
-            if steady || bytes <= most {
+        let mut held = self.divide(&processes, &kept, most);
+        for round in 0..AGAIN {
+            if held.bytes <= most || held.exact && round > 0 {
                 break;
             }
             std::thread::sleep(AGAIN_AFTER);
-            let processes = self.processes();
-            let kept = self.kept(&processes);
-            let again = self.divide(&processes, &kept, most);
-            bytes = bytes.min(again.0);
-            steady = again.1;
+            let again = self.measure(most);
+            held = Held {
+                bytes: held.bytes.min(again.bytes),
+                ..again
+            };
         }
-        Held {
-            bytes,
-            exact: steady,
-        }
+        held
+    }
+
+    /// Counts each page once, in a single look; with `most` 0 at least what there was.
+    pub(super) fn measure(&mut self, most: u64) -> Held {
+        let processes = self.processes();
+        let kept = self.kept(&processes);
+        self.divide(&processes, &kept, most)
     }
 
     /// All but init, which is the engine's.
@@ -236,7 +241,7 @@ impl Footprint {
     }
 
     /// Counts each page once. Also whether that holds: no process ended meanwhile, and none may only borrow its memory.
-    fn divide(&mut self, processes: &[Process], kept: &Kept, most: u64) -> (u64, bool) {
+    fn divide(&mut self, processes: &[Process], kept: &Kept, most: u64) -> Held {
         let suspects = self.borrowers_among(processes);
         let mut sum = Share::default();
         let mut excused = false;
@@ -266,7 +271,10 @@ impl Footprint {
             highest - self.mapped_and_kept(processes, kept).min(shared)
         };
         let sure = doubtful == 0 || bytes - doubtful.min(bytes) > most;
-        (bytes, sure && (bytes <= most || self.all_live(processes)))
+        Held {
+            bytes,
+            exact: sure && (bytes <= most || self.all_live(processes)),
+        }
     }
 
     fn share_of(&mut self, pid: u32) -> Share {
@@ -328,7 +336,7 @@ impl Footprint {
             })
             .collect();
         let mut bytes = 0;
-        for process in processes.iter().filter(|process| process.shared > 0) {
+        for process in processes {
             if self.read(&format!("{}/smaps", process.pid)).is_none() {
                 continue;
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::footprint::{Footprint, Held};
+use super::footprint::Footprint;
 
 /// Bytes a second that no sandbox fills memory at, nearly: what is left to the limit says how long it can wait.
 const FASTEST: u64 = 4 << 30;
@@ -51,7 +51,7 @@ impl Watchdog {
         let Self {
             mut footprint,
             max,
-            peak,
+            mut peak,
         } = self;
         let mut wait = pause(max, Duration::ZERO);
         // A step's peak is told by exact looks: one is made whenever a cheap one finds clearly more than any before it.
@@ -60,23 +60,24 @@ impl Watchdog {
             tokio::time::sleep(wait).await;
             let looked = tokio::task::spawn_blocking(move || {
                 let begun = Instant::now();
-                let mut held = footprint.look(max);
+                let held = footprint.look(max);
+                let mut used = held;
                 if !held.exact && held.bytes > highest + max / 8 {
                     highest = held.bytes;
-                    held = footprint.look(0);
+                    used = footprint.measure(0);
                 }
-                (footprint, held, highest, begun.elapsed())
+                if used.exact {
+                    peak.raise(used.bytes);
+                }
+                (footprint, peak, highest, held.bytes, begun.elapsed())
             });
-            let Ok((back, held, found, took)) = looked.await else {
+            let Ok((print, most, found, bytes, took)) = looked.await else {
                 // The runtime ends, and with it the sandbox.
                 return std::future::pending().await;
             };
-            (footprint, highest) = (back, found);
-            let Held { bytes, exact } = held;
-            if exact {
-                peak.raise(bytes);
-            }
+            (footprint, peak, highest) = (print, most, found);
             if bytes > max {
+                peak.raise(bytes);
                 return bytes;
             }
             wait = pause(max - bytes, took);
