@@ -16,7 +16,6 @@ use crate::sys::exec::StringTable;
 /// Everything that the child uses, made by init.
 #[derive(Debug)]
 pub struct Prepared {
-    pub streams: [OwnedFd; 3],
     pub affinity: Option<CpuSet>,
     /// How many tasks the sandbox's own user namespace may have, init among them; none: others count them.
     pub tasks: Option<u64>,
@@ -36,9 +35,9 @@ pub struct Failure {
 }
 
 /// Walks the list; comes back only with what failed.
-pub fn run(prepared: &Prepared) -> Failure {
+pub fn run(prepared: &Prepared, streams: &[OwnedFd; 3]) -> Failure {
     for step in CHILD {
-        if let Err(errno) = one(*step, prepared) {
+        if let Err(errno) = one(*step, prepared, streams) {
             return Failure { step: *step, errno };
         }
     }
@@ -48,13 +47,13 @@ pub fn run(prepared: &Prepared) -> Failure {
     }
 }
 
-fn one(step: Step, prepared: &Prepared) -> Result<(), i32> {
+fn one(step: Step, prepared: &Prepared, streams: &[OwnedFd; 3]) -> Result<(), i32> {
     match step {
         Step::NewSession => rustix::process::setsid().map(drop).map_err(code),
         Step::StandardStreams => {
-            rustix::stdio::dup2_stdin(&prepared.streams[0]).map_err(code)?;
-            rustix::stdio::dup2_stdout(&prepared.streams[1]).map_err(code)?;
-            rustix::stdio::dup2_stderr(&prepared.streams[2]).map_err(code)
+            rustix::stdio::dup2_stdin(&streams[0]).map_err(code)?;
+            rustix::stdio::dup2_stdout(&streams[1]).map_err(code)?;
+            rustix::stdio::dup2_stderr(&streams[2]).map_err(code)
         }
         Step::Umask => {
             umask(Mode::from_raw_mode(0o022));
