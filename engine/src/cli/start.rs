@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getrlimit, pidfd_open, setrlimit, waitpid,
+};
 
 use super::host;
 use crate::pool::{PoolError, Started, start};
@@ -81,6 +83,7 @@ impl Foundation {
         self,
         work: impl FnOnce(Engine) -> F,
     ) -> Result<T, StartError> {
+        raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(
                 std::thread::available_parallelism().map_or(2, |count| count.get().min(8)),
@@ -103,6 +106,18 @@ impl Foundation {
         wait_for_end(launcher);
         Ok(done)
     }
+}
+
+/// A hundred sandboxes hold more descriptors than the soft limit that most sessions start with. Sandboxes get limits of
+/// their own.
+fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // Never more than is allowed: where it fails the old limit stands.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// The launcher ends with its socket, after all that it made: whoever started this program finds nothing running when it

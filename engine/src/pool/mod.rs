@@ -9,7 +9,7 @@ mod spares;
 pub use channel::Channel;
 pub use keeper::{Keeper, KeeperError};
 pub use launcher::{Launcher, Started, start};
-pub use slot::{Attachment, Skeleton, Slot, ended};
+pub use slot::{Attachment, Skeleton, Slot, Streams};
 pub use spares::{Seed, Spares};
 
 use crate::sandbox::cgroup::CgroupError;

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::fs::{Gid, Uid};
+use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 
 use super::{Channel, Launcher, PoolError};
@@ -31,6 +33,50 @@ pub struct Attachment {
 pub struct Skeleton {
     pub control: Channel,
     pub init: OwnedFd,
+    /// The seccomp listener of all that will run in it; taken by the step.
+    pub listener: Option<OwnedFd>,
+    /// Taken by the step.
+    pub streams: Option<Streams>,
+}
+
+/// The standard streams of a step, as pipes: the end that reads, the end that writes.
+#[derive(Debug)]
+pub struct Streams {
+    pub stdin: (OwnedFd, OwnedFd),
+    pub stdout: (OwnedFd, OwnedFd),
+    pub stderr: (OwnedFd, OwnedFd),
+}
+
+impl Streams {
+    /// `owner` is the host id that must be able to open them by name, where it is not the engine's.
+    fn make(owner: Option<u32>) -> std::io::Result<Self> {
+        let streams = Self {
+            stdin: pipe_with(PipeFlags::CLOEXEC)?,
+            stdout: pipe_with(PipeFlags::CLOEXEC)?,
+            stderr: pipe_with(PipeFlags::CLOEXEC)?,
+        };
+        if let Some(owner) = owner {
+            let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+            for pipe in [&streams.stdin.0, &streams.stdout.0, &streams.stderr.0] {
+                rustix::fs::fchown(pipe, Some(uid), Some(gid))?;
+            }
+        }
+        Ok(streams)
+    }
+}
+
+impl Skeleton {
+    /// Ends the sandbox and waits until nothing of it is left.
+    pub async fn end(self) -> Result<(), PoolError> {
+        let failed = |source| PoolError::Io {
+            what: "wait for a sandbox's end",
+            source,
+        };
+        let init = self.init.try_clone().map_err(failed)?;
+        drop(self);
+        let watched = readiness::watch(init, Interest::READABLE).map_err(failed)?;
+        watched.readable().await.map(drop).map_err(failed)
+    }
 }
 
 impl Drop for Skeleton {
@@ -39,16 +85,6 @@ impl Drop for Skeleton {
         let _ =
             rustix::process::pidfd_send_signal(self.init.as_fd(), rustix::process::Signal::KILL);
     }
-}
-
-/// Waits for the end of a process that was killed.
-pub async fn ended(init: OwnedFd) -> Result<(), PoolError> {
-    let failed = |source| PoolError::Io {
-        what: "wait for a sandbox's end",
-        source,
-    };
-    let watched = readiness::watch(init, Interest::READABLE).map_err(failed)?;
-    watched.readable().await.map(drop).map_err(failed)
 }
 
 #[derive(Debug)]
@@ -143,14 +179,25 @@ impl Slot {
             (FromSpawner::Failed(error), _) => return Err(error.into()),
             _ => return Err(PoolError::Gone("the spawner's protocol")),
         };
-        let skeleton = Skeleton { control, init };
+        let mut skeleton = Skeleton {
+            control,
+            init,
+            listener: None,
+            streams: None,
+        };
         match skeleton
             .control
             .receive()
             .await
             .map_err(PoolError::io("init"))?
         {
-            Some((FromInit::Ready, _)) => Ok(skeleton),
+            Some((FromInit::Ready, descriptors)) => {
+                skeleton.listener = descriptors.into_iter().next();
+                let own = rustix::process::geteuid().as_raw();
+                let streams = Streams::make((self.user != own).then_some(self.user));
+                skeleton.streams = Some(streams.map_err(PoolError::io("streams of a step"))?);
+                Ok(skeleton)
+            }
             Some((FromInit::Failed(error), _)) => Err(error.into()),
             _ => Err(PoolError::Gone("a sandbox's init")),
         }

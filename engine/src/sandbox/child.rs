@@ -2,14 +2,13 @@
 //! panic, no environment. All that it needs was made before; what fails is left in [`Failure`] for init to read.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
-use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet, set_capabilities};
+use rustix::thread::CpuSet;
 
 use super::plan::{CHILD, Step};
-use super::seccomp;
 use crate::sys;
 use crate::sys::exec::StringTable;
 
@@ -22,8 +21,6 @@ pub struct Prepared {
     pub candidates: Vec<CString>,
     pub arguments: StringTable,
     pub environment: StringTable,
-    /// The message that goes with the listener.
-    pub listener_message: Vec<u8>,
 }
 
 /// What init finds when the child did not become the code.
@@ -34,10 +31,9 @@ pub struct Failure {
 }
 
 /// Walks the list; comes back only with what failed.
-pub fn run(prepared: &Prepared, engine: BorrowedFd<'_>) -> Failure {
-    let mut listener = None;
+pub fn run(prepared: &Prepared) -> Failure {
     for step in CHILD {
-        if let Err(errno) = one(*step, prepared, engine, &mut listener) {
+        if let Err(errno) = one(*step, prepared) {
             return Failure { step: *step, errno };
         }
     }
@@ -47,12 +43,7 @@ pub fn run(prepared: &Prepared, engine: BorrowedFd<'_>) -> Failure {
     }
 }
 
-fn one(
-    step: Step,
-    prepared: &Prepared,
-    engine: BorrowedFd<'_>,
-    listener: &mut Option<OwnedFd>,
-) -> Result<(), i32> {
+fn one(step: Step, prepared: &Prepared) -> Result<(), i32> {
     match step {
         Step::NewSession => rustix::process::setsid().map(drop).map_err(code),
         Step::StandardStreams => {
@@ -71,20 +62,7 @@ fn one(
             .map_or(Ok(()), |set| rustix::thread::sched_setaffinity(None, set))
             .map_err(code),
         Step::CloseDescriptors => sys::exec::close_on_exec_from(3).map_err(|error| raw(&error)),
-        Step::DropCapabilities => drop_capabilities().map_err(code),
         Step::SignalMask => sys::signal::unblock_all().map_err(|error| raw(&error)),
-        Step::StepFilter => {
-            *listener = Some(
-                sys::seccomp::load_with_listener(seccomp::step_filter())
-                    .map_err(|error| raw(&error))?,
-            );
-            Ok(())
-        }
-        Step::PassListener => {
-            let fd = listener.as_ref().ok_or(libc::EBADF)?;
-            sys::datagram::send_bytes(engine, &prepared.listener_message, &[fd.as_fd()])
-                .map_err(|error| raw(&error))
-        }
         Step::Execute => Err(execute(prepared)),
         _ => Err(libc::EINVAL),
     }
@@ -111,18 +89,6 @@ fn resource_limits() -> rustix::io::Result<()> {
         Rlimit {
             current: Some(soft),
             maximum: Some(hard.map_or(1 << 16, |hard| hard.min(1 << 16))),
-        },
-    )
-}
-
-fn drop_capabilities() -> rustix::io::Result<()> {
-    rustix::thread::clear_ambient_capability_set()?;
-    set_capabilities(
-        None,
-        CapabilitySets {
-            effective: CapabilitySet::empty(),
-            permitted: CapabilitySet::empty(),
-            inheritable: CapabilitySet::empty(),
         },
     )
 }

@@ -48,14 +48,12 @@ pub struct Code {
 /// What an init tells the engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromInit {
-    /// The skeleton stands.
+    /// The skeleton stands; its seccomp listener is beside it.
     Ready,
     /// A step of the plan failed: the code did not run.
     Failed(StepError),
     /// The program could not be executed.
     ExecFailed { errno: i32, looked_in: Vec<String> },
-    /// Sent by the child: the seccomp listener is beside it.
-    Listener,
     /// The code runs.
     Started,
     /// The code's main process ended with this wait status. `alone`: no other process of the sandbox was left.
@@ -76,9 +74,8 @@ pub fn main(engine: &OwnedFd, spec: &SkeletonSpec) -> ! {
 }
 
 fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
-    build(spec)?;
+    let code_directory = build(spec, engine)?;
     let mut stack = Stack::new();
-    tell(engine, &FromInit::Ready)?;
     let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
         return Ok(());
     };
@@ -88,7 +85,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         ToInit::GoLong => read_request(&rest)?,
     };
     if let Some(code) = &request.code {
-        write_code(code)?;
+        write_code(&code_directory, code)?;
     }
     rustix::process::chdir(&request.directory).at(
         Step::WorkingDirectory,
@@ -97,7 +94,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     let (prepared, looked_in) = prepare(request, streams)?;
     let mut failure: Option<Failure> = None;
     let main = vfork(&mut stack, || {
-        failure = Some(child::run(&prepared, engine));
+        failure = Some(child::run(&prepared));
         1
     })
     .at(Step::CloneChild, "the code's process")?;
@@ -139,14 +136,13 @@ fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
         .at(Step::ReadRequest, "request")
 }
 
-/// The file is there and the place read-only before the code runs: it cannot change what a traceback shows.
-fn write_code(code: &Code) -> Result<(), StepError> {
-    use rustix::fs::{CWD, Mode, OFlags, openat};
-    use rustix::mount::{MountFlags, mount_remount};
+/// `directory`, which only init has, is the one way to write there: the code cannot change what a traceback shows.
+fn write_code(directory: &OwnedFd, code: &Code) -> Result<(), StepError> {
+    use rustix::fs::{Mode, OFlags, openat};
     let path = format!("{CODE_DIRECTORY}/{}", code.file);
     let file = openat(
-        CWD,
-        &path,
+        directory,
+        &code.file,
         OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC,
         Mode::from_raw_mode(0o644),
     )
@@ -157,14 +153,7 @@ fn write_code(code: &Code) -> Result<(), StepError> {
             .at(Step::WriteCode, path.clone())?;
         rest = &rest[written..];
     }
-    // Nothing may be open for writing when the place becomes read-only.
-    drop(file);
-    mount_remount(
-        CODE_DIRECTORY,
-        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
-        "",
-    )
-    .at(Step::WriteCode, CODE_DIRECTORY)
+    Ok(())
 }
 
 /// Makes everything that the child uses, and the places where the program is looked for.
@@ -205,9 +194,6 @@ fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<Str
             .get_or_insert_with(CpuSet::new)
             .set(processor as usize);
     }
-    let listener_message = postcard::to_stdvec(&FromInit::Listener)
-        .map_err(io::Error::other)
-        .at(Step::ReadRequest, "listener message")?;
     Ok((
         Prepared {
             streams,
@@ -215,7 +201,6 @@ fn prepare(request: Request, streams: [OwnedFd; 3]) -> Result<(Prepared, Vec<Str
             candidates,
             arguments: StringTable::new(arguments),
             environment: StringTable::new(environment),
-            listener_message,
         },
         looked_in,
     ))

@@ -2,19 +2,22 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 use rustix::process::{
     DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serde::{Deserialize, Serialize};
 
 use super::identity::BOX_ID;
+use super::init::FromInit;
 use super::plan::{Context, SKELETON, Step, StepError};
-use super::tree;
+use super::{seccomp, tree};
 use crate::spec::Tmpfs;
+use crate::sys::datagram;
 
 /// Where the code's file is.
 pub const CODE_DIRECTORY: &str = "/run/stepbox";
@@ -52,11 +55,33 @@ const EMPTY_DIRECTORIES: &[&str] = &["acpi", "asound", "driver", "scsi", "tty"];
 const SCRATCH: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 /// Walks the list. The process is pid 1 of its pid namespace, in a copy of the spawner's mounts.
-pub fn build(spec: &SkeletonSpec) -> Result<(), StepError> {
+///
+/// Returns the directory for the code's file, which is read-only by its path.
+pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<OwnedFd, StepError> {
+    let mut code = None;
+    let mut listener = None;
     for step in SKELETON {
-        run(*step, spec)?;
+        match step {
+            Step::MountCode => code = Some(mount_code().at(*step, CODE_DIRECTORY)?),
+            Step::StepFilter => {
+                listener = Some(
+                    crate::sys::seccomp::load_with_listener(seccomp::step_filter())
+                        .at(*step, "init")?,
+                );
+            }
+            Step::PassListener => {
+                let listener = listener.take().ok_or_else(missing).at(*step, "listener")?;
+                datagram::send(engine, &FromInit::Ready, &[listener.as_fd()])
+                    .at(*step, "the engine")?;
+            }
+            other => run(*other, spec)?,
+        }
     }
-    Ok(())
+    code.ok_or_else(missing).at(Step::MountCode, CODE_DIRECTORY)
+}
+
+fn missing() -> io::Error {
+    io::ErrorKind::NotFound.into()
 }
 
 fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
@@ -78,10 +103,8 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             Some(c"newinstance,ptmxmode=0666,mode=0620"),
         )
         .at(step, "/dev/pts"),
-        Step::MountCode => {
-            mount_tmpfs(Path::new(CODE_DIRECTORY), 64 << 20, "755").at(step, CODE_DIRECTORY)
-        }
         Step::Hostname => rustix::system::sethostname(b"stepbox").at(step, "stepbox"),
+        Step::DropCapabilities => drop_capabilities().at(step, "init"),
         Step::Undumpable => set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "init"),
         other => Err(StepError::new(
             other,
@@ -89,6 +112,18 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             &io::ErrorKind::InvalidInput.into(),
         )),
     }
+}
+
+fn drop_capabilities() -> rustix::io::Result<()> {
+    rustix::thread::clear_ambient_capability_set()?;
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: CapabilitySet::empty(),
+            permitted: CapabilitySet::empty(),
+            inheritable: CapabilitySet::empty(),
+        },
+    )
 }
 
 /// The score is inherited by the code; the kernel takes the write only from a dumpable process's owner.
@@ -161,6 +196,15 @@ fn mount_tmpfs(target: &Path, size: u64, mode: &str) -> io::Result<()> {
         SCRATCH,
         Some(options.as_c_str()),
     )?)
+}
+
+/// A small file system that is read-only at its path, and a clone of its mount to write by.
+fn mount_code() -> io::Result<OwnedFd> {
+    let path = Path::new(CODE_DIRECTORY);
+    mount_tmpfs(path, 64 << 20, "755")?;
+    let writable = tree::clone_at(open(path)?, false)?;
+    mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | SCRATCH, "")?;
+    Ok(writable)
 }
 
 fn mask_proc() -> Result<(), StepError> {

@@ -12,7 +12,7 @@ use super::SessionError;
 use super::environment::WORKSPACE;
 use super::owners::Owners;
 use crate::launcher::message::{RealmId, TreeRequest};
-use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares, ended};
+use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
 use crate::sandbox::identity::{home, temporary};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
@@ -23,6 +23,8 @@ const MAX_SLOTS: usize = 128;
 const MAX_MAKING: usize = 2;
 /// While steps end within this time of each other, more slots than processors can feed would only take from them.
 const TURN: Duration = Duration::from_millis(20);
+/// How long a slot that nobody waits for is left alone: making it ready would take a processor from the answer.
+const ANSWER_FIRST: Duration = Duration::from_millis(1);
 /// Slots that a session keeps when it is quiet: one is made ready while the other runs.
 const KEPT: usize = 2;
 /// How long a slot beyond those waits for work.
@@ -356,15 +358,18 @@ impl Slots {
         }
     }
 
-    /// Makes a used slot ready for the next step, in the background, once the last sandbox's init has ended.
-    pub(super) fn put_back(self: &Arc<Self>, mut slot: Slot, init: OwnedFd) {
+    /// Makes a used slot ready for the next step, in the background, once the last sandbox has ended.
+    pub(super) fn put_back(self: &Arc<Self>, mut slot: Slot, skeleton: Skeleton) {
         if self.state().closed {
             return self.throw_away(slot);
         }
         let slots = Arc::clone(self);
         tokio::spawn(async move {
+            if slots.state().waiting.is_empty() {
+                tokio::time::sleep(ANSWER_FIRST).await;
+            }
             let made = async {
-                ended(init).await?;
+                skeleton.end().await?;
                 slot.reset().await?;
                 slot.prepare(&slots.skeleton).await
             };

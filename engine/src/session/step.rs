@@ -1,6 +1,5 @@
 //! The life of a step, on one page: a slot, a snapshot, the watch, the changes, the verdict.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,7 +106,7 @@ impl Run<'_> {
                 return Err(error);
             }
         };
-        let orders = self.orders(step, &slot, events, &cancel);
+        let orders = self.orders(step, events, &cancel);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
         let mut observed = match observed {
             Ok(observed) => observed,
@@ -119,10 +118,10 @@ impl Run<'_> {
                 }));
             }
         };
-        let usage = self.usage(&slot, &observed);
-        // Making the slot ready for the next step would compete with the scan that this step's answer waits for.
-        let changes = self.changes(since).await;
-        self.release(slot, observed.init.take(), &observed.evidence);
+        // The keeper looks at the files while the counters are read.
+        let (changes, usage) =
+            tokio::join!(self.changes(since), async { self.usage(&slot, &observed) });
+        self.release(slot, observed.skeleton.take(), &observed.evidence);
         self.check_launcher(&observed.evidence).await?;
         let changes = changes?;
         let overlapped = running.overlapped() && since.is_some();
@@ -164,7 +163,6 @@ impl Run<'_> {
     fn orders(
         &self,
         step: StepSpec,
-        slot: &Slot,
         events: Option<mpsc::Sender<StepEvent>>,
         cancel: &CancellationToken,
     ) -> Orders {
@@ -178,7 +176,6 @@ impl Run<'_> {
         );
         let (arguments, code) = program(step.program, self.session);
         let turn = self.engine.inner.turn.fetch_add(1, Ordering::Relaxed);
-        let own = rustix::process::geteuid().as_raw();
         Orders {
             request: Request {
                 arguments,
@@ -191,7 +188,6 @@ impl Run<'_> {
             max_output: spec.max_output,
             deadline: step.timeout.unwrap_or(spec.timeout),
             memory: self.limits.memory,
-            owner: (slot.user != own).then_some(slot.user),
             events,
             cancel: cancel.clone(),
         }
@@ -215,10 +211,10 @@ impl Run<'_> {
     }
 
     /// After an out-of-memory kill or a blocked call the slot is not used again.
-    fn release(&self, slot: Slot, init: Option<OwnedFd>, evidence: &Evidence) {
-        match init {
-            Some(init) if evidence.oom_kills == 0 && evidence.notification.is_none() => {
-                self.session.slots.put_back(slot, init);
+    fn release(&self, slot: Slot, skeleton: Option<Skeleton>, evidence: &Evidence) {
+        match skeleton {
+            Some(skeleton) if evidence.oom_kills == 0 && evidence.notification.is_none() => {
+                self.session.slots.put_back(slot, skeleton);
             }
             _ => self.session.slots.throw_away(slot),
         }
@@ -269,7 +265,7 @@ impl Run<'_> {
         overlapped: bool,
     ) -> StepResult {
         let Observed {
-            init: _,
+            skeleton: _,
             evidence,
             stdout,
             stderr,
@@ -332,7 +328,7 @@ impl Run<'_> {
 
     fn without_run(&self, evidence: Evidence) -> StepResult {
         let observed = Observed {
-            init: None,
+            skeleton: None,
             evidence,
             stdout: Output::default(),
             stderr: Output::default(),

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::pipe::Sender;
@@ -14,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::listener::{Attempt, Listener};
 use super::stream::{Listeners, Stream};
 use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure, StepEvent};
-use crate::pool::{Skeleton, Slot};
+use crate::pool::{Skeleton, Slot, Streams};
 use crate::sandbox::cgroup::OomWatch;
 use crate::sandbox::init::{FromInit, Request, ToInit};
 use crate::sys::{datagram, readiness};
@@ -29,8 +28,6 @@ pub struct Orders {
     pub deadline: Duration,
     /// Bytes; for texts.
     pub memory: Option<u64>,
-    /// The host id that must be able to open the streams by name, where it is not the engine's.
-    pub owner: Option<u32>,
     pub events: Option<mpsc::Sender<StepEvent>>,
     pub cancel: CancellationToken,
 }
@@ -38,14 +35,14 @@ pub struct Orders {
 /// What was seen of a step that is over: no process of the code is left.
 #[derive(Debug)]
 pub struct Observed {
-    /// The sandbox's init, which may still be ending.
-    pub init: Option<OwnedFd>,
+    /// What is left of the sandbox: its init, which may still be ending, or has nothing more to do.
+    pub skeleton: Option<Skeleton>,
     pub evidence: Evidence,
     pub stdout: Output,
     pub stderr: Output,
     /// Bytes of output that a live listener, slower than the code, did not get.
     pub lost_live: u64,
-    /// System calls that the filter's listener refused. None: the code's filter was not reached.
+    /// System calls that the filter's listener refused. None: the code did not run.
     pub denied_syscalls: Option<u64>,
     /// From go to the code's exec.
     pub startup: Option<Duration>,
@@ -61,18 +58,13 @@ const OOM_COUNT_WAIT: Duration = Duration::from_millis(20);
 const ANSWERS_AT_ONCE: usize = 64;
 
 /// Runs the step to the death of its sandbox. Errors are those of the host: a pipe or descriptor that cannot be made.
-pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Result<Observed> {
+pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Result<Observed> {
     let started = Instant::now();
-    let (stdin_read, stdin_write) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (stdout_read, stdout_write) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (stderr_read, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
-    if let Some(owner) = orders.owner {
-        let uid = rustix::process::Uid::from_raw(owner);
-        let gid = rustix::process::Gid::from_raw(owner);
-        for pipe in [&stdin_read, &stdout_write, &stderr_write] {
-            rustix::fs::fchown(pipe, Some(uid), Some(gid))?;
-        }
-    }
+    let Streams {
+        stdin: (stdin_read, stdin_write),
+        stdout: (stdout_read, stdout_write),
+        stderr: (stderr_read, stderr_write),
+    } = skeleton.streams.take().ok_or(io::ErrorKind::NotFound)?;
     let mut watch = Watch {
         init: readiness::watch(skeleton.init.try_clone()?, Interest::READABLE)?,
         stdout: Stream::new(true, stdout_read, orders.max_output)?,
@@ -81,8 +73,8 @@ pub async fn watch(skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::Resul
             events: orders.events,
             sequence: 0,
         },
-        listener: None,
-        denied: None,
+        listener: skeleton.listener.take().map(Listener::new).transpose()?,
+        denied: 0,
         evidence: Evidence {
             memory_max: orders.memory,
             ..Evidence::default()
@@ -147,7 +139,7 @@ struct Watch<'a> {
     stderr: Stream,
     listeners: Listeners,
     listener: Option<Listener>,
-    denied: Option<u64>,
+    denied: u64,
     evidence: Evidence,
     begun: Instant,
     startup: Option<Duration>,
@@ -170,7 +162,7 @@ impl Watch<'_> {
                 biased;
                 message = self.skeleton.control.receive(), if self.control_open => {
                     match message {
-                        Ok(Some((message, descriptors))) => self.hear(message, descriptors),
+                        Ok(Some((message, _))) => self.hear(message),
                         Ok(None) | Err(_) => self.control_open = false,
                     }
                 }
@@ -206,8 +198,8 @@ impl Watch<'_> {
             }
         }
         // None of the step's own processes is left to write: what is in the pipes is all.
-        while let Some((message, descriptors)) = self.skeleton.control.receive_now() {
-            self.hear(message, descriptors);
+        while let Some((message, _)) = self.skeleton.control.receive_now() {
+            self.hear(message);
         }
         for stream in [&mut self.stdout, &mut self.stderr] {
             stream.drain(&mut buffer, &mut self.listeners);
@@ -229,16 +221,9 @@ impl Watch<'_> {
         }
     }
 
-    fn hear(&mut self, message: FromInit, descriptors: Vec<OwnedFd>) {
+    fn hear(&mut self, message: FromInit) {
         match message {
             FromInit::Ready => {}
-            FromInit::Listener => {
-                self.listener = descriptors
-                    .into_iter()
-                    .next()
-                    .and_then(|fd| Listener::new(fd).ok());
-                self.denied = self.listener.as_ref().map(|_| 0);
-            }
             FromInit::Started => {
                 self.startup = Some(self.begun.elapsed());
                 self.evidence.started = true;
@@ -262,7 +247,9 @@ impl Watch<'_> {
             FromInit::Exited { status, alone } => {
                 self.evidence.wait_status = Some(status);
                 self.quiet = alone;
-                self.kill();
+                if !alone {
+                    self.kill();
+                }
             }
         }
     }
@@ -273,7 +260,7 @@ impl Watch<'_> {
             match self.listener.as_ref().and_then(Listener::answer) {
                 None => return,
                 Some(Attempt::Withdrawn) => {}
-                Some(Attempt::Refused) => self.denied = self.denied.map(|count| count + 1),
+                Some(Attempt::Refused) => self.denied += 1,
                 Some(Attempt::Escape(escape)) => {
                     self.evidence.notification = Some(escape);
                     return self.kill();
@@ -311,10 +298,10 @@ impl Watch<'_> {
     fn finish(mut self) -> Observed {
         self.evidence.oom_kills = self.slot.oom_kills();
         Observed {
-            init: Some(self.init.into_inner()),
+            skeleton: Some(self.skeleton),
             duration: self.begun.elapsed(),
             lost_live: self.stdout.lost() + self.stderr.lost(),
-            denied_syscalls: self.denied,
+            denied_syscalls: self.evidence.started.then_some(self.denied),
             startup: self.startup,
             evidence: self.evidence,
             stdout: self.stdout.finish(),

@@ -200,6 +200,28 @@ def flood():
 """
 
 
+def test_pid_1_of_a_sandbox_has_no_capability_and_is_filtered_as_the_code_is(sandbox):
+    status = "print(*(line for line in open('/proc/%s/status') if line.startswith(('Cap', 'Seccomp', 'NoNew'))))"
+    init, code = sandbox.py(status % 1), sandbox.py(status % "self")
+    words = init.stdout.split()
+    assert words == code.stdout.split()
+    sets = dict(zip(words[::2], words[1::2], strict=True))
+    assert {int(sets[name], 16) for name in ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")} == {0}
+    assert (sets["NoNewPrivs:"], sets["Seccomp:"], sets["Seccomp_filters:"]) == ("1", "2", "2")
+
+
+def test_the_file_of_the_code_cannot_be_changed_by_the_code(sandbox):
+    result = sandbox.py(
+        "import os\n"
+        "for path in (__file__, os.path.dirname(__file__) + '/more.py', os.path.expanduser('~/own.py')):\n"
+        "    try: open(path, 'w').close(); print('written')\n"
+        "    except OSError as error: print(error.strerror)\n"
+        "try: os.chmod(__file__, 0o777)\n"
+        "except OSError as error: print(error.strerror)\n"
+    )
+    assert result.stdout.splitlines() == ["Read-only file system"] * 2 + ["written", "Read-only file system"]
+
+
 def test_a_refused_call_is_counted_and_the_code_goes_on(sandbox):
     result = sandbox.py(
         ATTEMPT + "attempt('unshare', OWN_FILES)\n"

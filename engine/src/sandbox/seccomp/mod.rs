@@ -30,10 +30,10 @@ pub fn base_filter() -> &'static [sock_filter] {
     FILTER.get_or_init(|| assembler::assemble(&policy::base(syscalls::NATIVE)))
 }
 
-/// The filter that the child of a step loads, with a listener, as its last act before `execve`.
+/// The filter that a sandbox's init loads, with a listener, when it has set everything up.
 ///
-/// Compiled at the first call, as [`base_filter`] is. It allows what that child does between the two: sending the
-/// listener away, closing it, writing an error, and leaving. It guards nothing without the base filter below it.
+/// Compiled at the first call, as [`base_filter`] is. It allows what init still does: receiving a request, writing the
+/// code's file, cloning, reaping. It guards nothing without the base filter below it.
 pub fn step_filter() -> &'static [sock_filter] {
     static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
     FILTER.get_or_init(|| assembler::assemble(step_verdicts()))

@@ -4,7 +4,7 @@
 //!
 //! - The **base filter** is loaded once, by the process that sets sandboxes up, and every sandbox inherits it at no
 //!   cost. It refuses what neither set-up nor code needs, and whatever is unknown.
-//! - The **step filter** is loaded by the step's child just before `execve`. It takes away what only set-up needed and
+//! - The **step filter** is loaded by a sandbox's init when everything is set up. It takes away what only set-up needed and
 //!   reports escapes, and refusals that are counted, to its listener.
 //!
 //! What is reported must therefore be *allowed* by the base filter: an errno there would be more restrictive than the
@@ -96,7 +96,7 @@ pub(super) fn base(architecture: &Architecture) -> Verdicts {
 }
 
 /// The verdict of the step filter on each syscall of `architecture`. It allows whatever the base filter has judged
-/// already, so that it stays small: it is the one whose loading a step waits for.
+/// already, so that it stays small: each sandbox loads it anew.
 pub(super) fn step(architecture: &Architecture) -> Verdicts {
     let mut verdicts = Verdicts::new(architecture.audit, Action::Notify, Action::Allow);
     if let Some((first, last)) = architecture.other_abi {
