@@ -74,6 +74,7 @@ class SyncTransport:
         except BaseException as interrupt:
             # A future could be cancelled here, and costs a third of a millisecond on every call. This call is cancelled
             # when gRPC's frame lets go of it, which a kept traceback (a notebook keeps the last) would put off.
+            # One that is only being begun is lost to gRPC, and runs to its deadline.
             traceback.clear_frames(interrupt.__traceback__)
             raise
 

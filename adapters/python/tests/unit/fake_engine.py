@@ -153,7 +153,8 @@ class _Service(pb_grpc.SandboxServicer):
             ).encode()
         elif verb == "hang":
             ended = threading.Event()
-            context.add_callback(ended.set)
+            if not context.add_callback(ended.set):
+                ended.set()  # it was cancelled before it came here
             log("hanging")
             ended.wait()
             log("cancelled")
