@@ -22,6 +22,10 @@ const BORROWED: Duration = Duration::from_millis(250);
 const AGAIN: u32 = 4;
 const AGAIN_AFTER: Duration = Duration::from_millis(3);
 
+/// How long pages are divided at most. Whoever is not asked by then is charged in full: code that has many processes of
+/// many mappings on purpose must not gain the time that they take.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// A sandbox's memory, through its `/proc`.
 #[derive(Debug)]
 pub(super) struct Footprint {
@@ -59,6 +63,15 @@ struct Process {
 impl Process {
     fn held(&self) -> u64 {
         self.anonymous + self.shared + self.swapped
+    }
+
+    fn undivided(&self) -> Share {
+        let anonymous = self.anonymous + self.swapped;
+        Share {
+            anonymous,
+            shared: self.shared,
+            largest: anonymous,
+        }
     }
 }
 
@@ -205,10 +218,9 @@ impl Footprint {
     fn sweep(&mut self, processes: &[Process]) {
         let mut looked = 0;
         while looked < DESCRIPTORS {
-            let next = processes
-                .iter()
-                .find(|process| process.pid > self.memfds.reached);
-            let Some(process) = next else {
+            let reached = self.memfds.reached;
+            let next = processes.partition_point(|process| process.pid <= reached);
+            let Some(process) = processes.get(next) else {
                 self.memfds.end_round();
                 return;
             };
@@ -242,13 +254,18 @@ impl Footprint {
 
     /// Counts each page once. Also whether that holds: no process ended meanwhile, and none may only borrow its memory.
     fn divide(&mut self, processes: &[Process], kept: &Kept, most: u64) -> Held {
+        let begun = Instant::now();
         let suspects = self.borrowers_among(processes);
         let mut sum = Share::default();
         let mut excused = false;
         // Of borrowers that are counted all the same.
         let mut doubtful = 0;
         for process in processes {
-            let share = self.share_of(process.pid);
+            let share = if begun.elapsed() < PATIENCE {
+                self.share_of(process.pid)
+            } else {
+                process.undivided()
+            };
             if suspects.contains(&process.pid) && share.is_undivided() {
                 if !std::mem::replace(&mut excused, true) {
                     continue;
@@ -268,7 +285,10 @@ impl Footprint {
         let bytes = if least > most || highest <= most {
             if least > most { least } else { highest }
         } else {
-            highest - self.mapped_and_kept(processes, kept).min(shared)
+            highest
+                - self
+                    .mapped_and_kept(processes, kept, begun + PATIENCE)
+                    .min(shared)
         };
         let sure = doubtful == 0 || bytes - doubtful.min(bytes) > most;
         Held {
@@ -285,21 +305,15 @@ impl Footprint {
         if self.read(&format!("{pid}/status")).is_none() {
             return Share::default();
         }
-        let own = parse_status(pid, &self.text);
-        let anonymous = own.anonymous + own.swapped;
-        Share {
-            anonymous,
-            shared: own.shared,
-            largest: anonymous,
-        }
+        parse_status(pid, &self.text).undivided()
     }
 
     fn all_live(&mut self, processes: &[Process]) -> bool {
         let now = self.processes();
-        processes.iter().filter(|then| then.held() > 0).all(|then| {
-            now.iter()
-                .any(|process| process.pid == then.pid && process.held() > 0)
-        })
+        processes
+            .iter()
+            .filter(|then| then.held() > 0)
+            .all(|then| find(&now, then.pid).is_some_and(|process| process.held() > 0))
     }
 
     /// Children that look like their parents, as one does between `vfork` and `execve`. Only for a while, and only one at
@@ -309,10 +323,8 @@ impl Footprint {
         let alike: Vec<u32> = processes
             .iter()
             .filter(|child| {
-                processes.iter().any(|parent| {
-                    parent.pid == child.parent
-                        && close(parent.size, child.size)
-                        && close(parent.anonymous, child.anonymous)
+                find(processes, child.parent).is_some_and(|parent| {
+                    close(parent.size, child.size) && close(parent.anonymous, child.anonymous)
                 })
             })
             .map(|child| child.pid)
@@ -325,7 +337,7 @@ impl Footprint {
     }
 
     /// Bytes that processes map of what [`Self::kept`] has counted.
-    fn mapped_and_kept(&mut self, processes: &[Process], kept: &Kept) -> u64 {
+    fn mapped_and_kept(&mut self, processes: &[Process], kept: &Kept, until: Instant) -> u64 {
         let tmpfs: HashSet<(u32, u32)> = self
             .tmpfs
             .iter()
@@ -337,6 +349,9 @@ impl Footprint {
             .collect();
         let mut bytes = 0;
         for process in processes {
+            if Instant::now() >= until {
+                break;
+            }
             if self.read(&format!("{}/smaps", process.pid)).is_none() {
                 continue;
             }
@@ -367,6 +382,12 @@ impl Memfds {
         self.sweep = self.sweep.wrapping_add(1);
         self.reached = 0;
     }
+}
+
+/// Looks up one of processes that are sorted.
+fn find(processes: &[Process], pid: u32) -> Option<&Process> {
+    let index = processes.binary_search_by_key(&pid, |process| process.pid);
+    index.ok().map(|index| &processes[index])
 }
 
 /// Near enough for two readings of what one moment had.

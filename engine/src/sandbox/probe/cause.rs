@@ -36,7 +36,7 @@ pub(super) enum Refused {
 #[must_use]
 pub fn explain(error: &StepError) -> Option<Explanation> {
     let refused = match error.step {
-        Step::UserNamespace | Step::Realm => Refused::UserNamespace,
+        Step::UserNamespace | Step::Realm | Step::OwnUsers => Refused::UserNamespace,
         Step::MountNamespace | Step::EnterRoot | Step::RootTmpfs | Step::CloneSandbox => {
             Refused::Namespace
         }
