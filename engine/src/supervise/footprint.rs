@@ -128,8 +128,10 @@ impl Footprint {
         })
     }
 
-    /// Looks at everything. What is past `most` is never more than there is; below, pages may be counted twice.
+    /// Looks at everything. What is past `most` is no more than there is, unless there was not the time to tell; below,
+    /// pages may be counted twice.
     pub(super) fn look(&mut self, most: u64) -> Held {
+        let begun = Instant::now();
         let processes = self.processes();
         let kept = self.kept(&processes);
         let own: u64 = processes.iter().map(Process::held).sum();
@@ -142,7 +144,8 @@ impl Footprint {
         }
         let mut held = self.divide(&processes, &kept, most);
         for round in 0..AGAIN {
-            if held.bytes <= most || held.exact && round > 0 {
+            let settled = held.exact || begun.elapsed() > PATIENCE;
+            if held.bytes <= most || settled && round > 0 {
                 break;
             }
             std::thread::sleep(AGAIN_AFTER);
@@ -290,10 +293,11 @@ impl Footprint {
                     .mapped_and_kept(processes, kept, begun + PATIENCE)
                     .min(shared)
         };
+        let in_time = begun.elapsed() < PATIENCE;
         let sure = doubtful == 0 || bytes - doubtful.min(bytes) > most;
         Held {
             bytes,
-            exact: sure && (bytes <= most || self.all_live(processes)),
+            exact: in_time && sure && (bytes <= most || self.all_live(processes)),
         }
     }
 

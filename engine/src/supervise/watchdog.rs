@@ -77,7 +77,6 @@ impl Watchdog {
             };
             (footprint, peak, highest) = (print, most, found);
             if bytes > max {
-                peak.raise(bytes);
                 return bytes;
             }
             wait = pause(max - bytes, took);
