@@ -221,11 +221,13 @@ fn mount_tmpfs(target: &Path, size: u64, mode: &str) -> io::Result<()> {
     )?)
 }
 
-/// A small file system that is read-only at its path, and a clone of its mount to write by.
+/// A small file system that is read-only by its path: the mount that can be written to is covered. A mount that is not in
+/// the tree would do too, but the end of each costs a grace period of the kernel's.
 fn mount_code() -> io::Result<OwnedFd> {
     let path = Path::new(CODE_DIRECTORY);
     mount_tmpfs(path, 64 << 20, "755")?;
-    let writable = tree::clone_at(open(path)?, false)?;
+    let writable = open(path)?;
+    mount_bind(path, path)?;
     mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | SCRATCH, "")?;
     Ok(writable)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from stepbox._pb import sandbox_pb2 as pb
@@ -10,6 +11,8 @@ from stepbox._results import ExecutionResult, FileChange, FileStat, Limit, Sandb
 from stepbox._shapes import decoded_path
 
 
+# The caches of the processor are the code's when an answer comes: what is the same each time is not worked out again.
+@lru_cache(maxsize=256)
 def _word(enum: Any, value: int, prefix: str) -> str:
     """`FAULT_TYPE_OOM` to `oom`. A value that a newer engine added is told as its number, not hidden."""
     try:
@@ -106,12 +109,14 @@ def usage(message: pb.Usage) -> Usage:
 
 def limits(messages: Iterable[pb.Limit]) -> dict[str, Limit]:
     """Limits by the name of what they limit."""
-    return {item.resource: item for item in map(_limit, messages)}
+    items = (_limit(item.resource, item.max if item.HasField("max") else None, item.enforced_by) for item in messages)
+    return {item.resource: item for item in items}
 
 
-def _limit(message: pb.Limit) -> Limit:
+@lru_cache(maxsize=64)
+def _limit(resource: int, most: int | None, enforced_by: int) -> Limit:
     return Limit(
-        resource=_word(pb.Resource, message.resource, "RESOURCE_"),
-        max=message.max if message.HasField("max") else None,
-        enforced_by=_word(pb.EnforcedBy, message.enforced_by, "ENFORCED_BY_"),
+        resource=_word(pb.Resource, resource, "RESOURCE_"),
+        max=most,
+        enforced_by=_word(pb.EnforcedBy, enforced_by, "ENFORCED_BY_"),
     )
