@@ -210,6 +210,34 @@ def test_pid_1_of_a_sandbox_has_no_capability_and_is_filtered_as_the_code_is(san
     assert (sets["NoNewPrivs:"], sets["Seccomp:"], sets["Seccomp_filters:"]) == ("1", "2", "2")
 
 
+def test_pid_1_of_a_sandbox_is_not_the_codes_to_slow_down(sandbox, face):
+    result = sandbox.py(
+        "import os, resource\n"
+        "def tell(call, *arguments):\n"
+        "    try: call(*arguments); print('done')\n"
+        "    except OSError as error: print(error.strerror)\n"
+        "idle = os.sched_param(0)\n"
+        "for pid in (1, 0):\n"
+        "    tell(os.setpriority, os.PRIO_PROCESS, pid, 5)\n"
+        "    tell(os.sched_setscheduler, pid, os.SCHED_IDLE, idle)\n"
+        "    tell(os.sched_setaffinity, pid, os.sched_getaffinity(0))\n"
+        "    tell(resource.prlimit, pid, resource.RLIMIT_CPU, (100, 100))\n"
+        "tell(os.setpriority, os.PRIO_USER, 0, 5)\n"
+    )
+    refused = "Operation not permitted"
+    assert result.stdout.splitlines() == [refused] * 4 + ["done"] * 4 + [refused]
+    # The worst that code may do to its own place in the queue leaves init its turn.
+    result = face.py(
+        "import os\n"
+        "for _ in range(60):\n"
+        "    if os.fork() == 0:\n"
+        "        while True: pass\n"
+        "while True: pass\n",
+        timeout_s=1,
+    )
+    assert result.fault.type == "timeout"
+
+
 def test_the_file_of_the_code_cannot_be_changed_by_the_code(sandbox):
     result = sandbox.py(
         "import os\n"

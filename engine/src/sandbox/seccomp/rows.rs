@@ -201,15 +201,33 @@ pub(super) static POLICY: &[Row] = &[
         "threads: glibc, Go, the JVM",
     ),
     allow(
-        "sched_getaffinity sched_setaffinity sched_getparam sched_setparam sched_getscheduler \
-         sched_setscheduler sched_getattr sched_setattr sched_get_priority_max \
-         sched_get_priority_min sched_rr_get_interval getpriority setpriority ioprio_get \
-         ioprio_set",
-        "OpenBLAS, the JVM, nice, ionice; the kernel and the cgroup bound what they can take",
+        "sched_getaffinity sched_getparam sched_getscheduler sched_getattr sched_get_priority_max \
+         sched_get_priority_min sched_rr_get_interval getpriority ioprio_get",
+        "OpenBLAS, the JVM, nice, ionice",
+    ),
+    checked(
+        Class::Checked(&rules::NOT_INIT),
+        "sched_setaffinity sched_setparam sched_setscheduler sched_setattr",
+        "OpenBLAS, the JVM; the cgroup bounds what they can take. A sandbox ends when its init does, which must get to run for it",
+    ),
+    checked(
+        Class::Checked(&rules::SETPRIORITY),
+        "setpriority",
+        "nice, make; init, which has the code's uid, keeps its own",
+    ),
+    checked(
+        Class::Checked(&rules::IOPRIO_SET),
+        "ioprio_set",
+        "ionice; init, which has the code's uid, keeps its own",
     ),
     allow(
-        "getrlimit setrlimit prlimit64 getrusage times sysinfo uname",
+        "getrlimit setrlimit getrusage times sysinfo uname",
         "shells, Python's resource, time",
+    ),
+    checked(
+        Class::Checked(&rules::NOT_INIT),
+        "prlimit64",
+        "shells, Python's resource; a limit on init's processor time would end the sandbox as if from outside",
     ),
     allow(
         "rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait \

@@ -95,6 +95,89 @@ const fn bits(flags: i32) -> u32 {
     flags.cast_unsigned()
 }
 
+// Pid 1 of the sandbox is of the engine's and has the code's uid. Threads of a program name each other, so only this one
+// number is refused.
+
+const INIT: &[u32] = &[1];
+
+pub(super) static NOT_INIT: Rule = Rule {
+    clauses: &[Clause {
+        when: &[Check::OneOf {
+            argument: 0,
+            mask: ALL,
+            values: INIT,
+        }],
+        then: EPERM,
+    }],
+    otherwise: Action::Allow,
+};
+
+/// The values of `which` in `setpriority`.
+const OF_A_PROCESS: u32 = 0;
+const OF_A_USER: u32 = 2;
+
+pub(super) static SETPRIORITY: Rule = Rule {
+    clauses: &[
+        Clause {
+            when: &[
+                Check::OneOf {
+                    argument: 0,
+                    mask: ALL,
+                    values: &[OF_A_PROCESS],
+                },
+                Check::OneOf {
+                    argument: 1,
+                    mask: ALL,
+                    values: INIT,
+                },
+            ],
+            then: EPERM,
+        },
+        Clause {
+            when: &[Check::OneOf {
+                argument: 0,
+                mask: ALL,
+                values: &[OF_A_USER],
+            }],
+            then: EPERM,
+        },
+    ],
+    otherwise: Action::Allow,
+};
+
+/// The values of `which` in `ioprio_set`.
+const IO_OF_A_PROCESS: u32 = 1;
+const IO_OF_A_USER: u32 = 3;
+
+pub(super) static IOPRIO_SET: Rule = Rule {
+    clauses: &[
+        Clause {
+            when: &[
+                Check::OneOf {
+                    argument: 0,
+                    mask: ALL,
+                    values: &[IO_OF_A_PROCESS],
+                },
+                Check::OneOf {
+                    argument: 1,
+                    mask: ALL,
+                    values: INIT,
+                },
+            ],
+            then: EPERM,
+        },
+        Clause {
+            when: &[Check::OneOf {
+                argument: 0,
+                mask: ALL,
+                values: &[IO_OF_A_USER],
+            }],
+            then: EPERM,
+        },
+    ],
+    otherwise: Action::Allow,
+};
+
 // Namespaces.
 
 const NAMESPACES: u32 = bits(
