@@ -8,7 +8,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::outcome::{AppliedLimit, FileStat, StepResult};
-use crate::session::{Engine, FileRead, FileWrite, Live, SessionError, SessionView, StepEvent};
+use crate::session::{
+    Engine, Events, FileRead, FileWrite, Live, SessionError, SessionView, StepEvent,
+};
 use crate::spec::{SandboxSpec, StepSpec};
 
 /// A file being written, which appears at the commit and, dropped before it, never.
@@ -154,6 +156,10 @@ impl Backend for Engine {
         events: Option<mpsc::Sender<StepEvent>>,
         cancel: CancellationToken,
     ) -> Result<StepResult, SessionError> {
+        let events = events.map(|sender| Events {
+            sender,
+            paced: false,
+        });
         Self::run(self, id, step, events, cancel).await
     }
     fn keep(&self, id: &str, result: Arc<StepResult>) {

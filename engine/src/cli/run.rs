@@ -4,16 +4,17 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::args::{CapArg, RunArgs};
 use super::{json, spelling};
 use crate::config::Environment;
 use crate::outcome::{StepEvent, StepResult};
-use crate::session::{Engine, SessionError};
+use crate::session::{Engine, Events, SessionError};
 use crate::spec::mount::HostAccess;
 use crate::spec::request::{Cap, MountRequest, ProgramRequest, SpecRequest, StepRequest};
 use crate::spec::{SandboxSpec, StepSpec, Violation, parse_spec, parse_step};
@@ -21,6 +22,8 @@ use crate::workspace::source::HostFiles;
 
 /// Exit code when nothing ran: bad flags, a refused mount, a host that cannot.
 pub(super) const NOTHING_RAN: u8 = 125;
+/// Exit code when the output could not be written, whatever the program's was.
+const NOT_WRITTEN: u8 = 1;
 
 /// What is asked for, parsed before anything is started.
 #[derive(Debug)]
@@ -182,59 +185,111 @@ async fn one(engine: &Engine, order: Order) -> Result<u8, SessionError> {
         (None, None)
     } else {
         let (sender, receiver) = mpsc::channel(64);
-        (
-            Some(sender),
-            Some(tokio::spawn(print_live(receiver, cancel.clone()))),
-        )
+        // Whoever reads the output of a program in a shell gets all of it.
+        let events = Events {
+            sender,
+            paced: true,
+        };
+        (Some(events), Some(print_live(receiver, cancel.clone())))
     };
-    let result = engine.run(&session.id, step, events, cancel).await?;
+    let result = engine
+        .run(&session.id, step, events, cancel.clone())
+        .await?;
+    let printed = match printer {
+        Some(printer) => ended(printer, &cancel).await,
+        None => Ok(()),
+    };
     interrupted.abort();
-    if let Some(printer) = printer {
-        // A printer whose pipe is gone has nothing more to say.
-        let _ = printer.await;
+    let code = u8::try_from(result.verdict.exit_code).unwrap_or(u8::MAX);
+    match printed.and_then(|()| finish(&result, json)) {
+        // The reader has gone, or does not read: it wants to hear nothing more.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::BrokenPipe | io::ErrorKind::TimedOut
+            ) =>
+        {
+            Ok(code)
+        }
+        Err(error) => {
+            // Nobody to tell is nobody to tell.
+            let _ = writeln!(io::stderr().lock(), "stepbox: write the output: {error}");
+            Ok(NOT_WRITTEN)
+        }
+        Ok(()) => Ok(code),
     }
-    finish(&result, json);
-    Ok(u8::try_from(result.verdict.exit_code).unwrap_or(u8::MAX))
+}
+
+/// What the printer came to. One whose reader does not read is left to itself once the caller wants an end.
+async fn ended(
+    printer: oneshot::Receiver<io::Result<()>>,
+    cancel: &CancellationToken,
+) -> io::Result<()> {
+    let patience = async {
+        cancel.cancelled().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    tokio::select! {
+        printed = printer => printed.unwrap_or(Ok(())),
+        () = patience => Err(io::ErrorKind::TimedOut.into()),
+    }
 }
 
 async fn cancel_on_signal(cancel: CancellationToken) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
+    let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hang_up)) = (
         signal(SignalKind::interrupt()),
         signal(SignalKind::terminate()),
+        signal(SignalKind::hangup()),
     ) else {
         return;
     };
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        _ = hang_up.recv() => {}
     }
     cancel.cancel();
 }
 
-/// A reader that closes the pipe wants no more of it: the step ends.
-async fn print_live(mut events: mpsc::Receiver<StepEvent>, cancel: CancellationToken) {
-    while let Some(event) = events.recv().await {
-        if let StepEvent::Output { stdout, data, .. } = event {
-            let written = if stdout {
-                let mut out = io::stdout().lock();
-                out.write_all(&data).and_then(|()| out.flush())
-            } else {
-                io::stderr().lock().write_all(&data)
-            };
-            if written.is_err() {
-                cancel.cancel();
-                return;
+/// Prints in a thread of its own: writing waits as long as the reader likes, which the runtime must not. A reader that
+/// closes the pipe wants no more of it: the step ends.
+fn print_live(
+    mut events: mpsc::Receiver<StepEvent>,
+    cancel: CancellationToken,
+) -> oneshot::Receiver<io::Result<()>> {
+    let (done, printed) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut written = Ok(());
+        while let (Ok(()), Some(event)) = (&written, events.blocking_recv()) {
+            if let StepEvent::Output { stdout, data, .. } = event {
+                written = print(stdout, &data);
             }
         }
+        if written.is_err() {
+            cancel.cancel();
+        }
+        // Whoever waited for it may have left.
+        let _ = done.send(written);
+    });
+    printed
+}
+
+fn print(stdout: bool, data: &[u8]) -> io::Result<()> {
+    if stdout {
+        let mut out = io::stdout().lock();
+        out.write_all(data)?;
+        out.flush()
+    } else {
+        io::stderr().lock().write_all(data)
     }
 }
 
 /// The verdict, where the code's own output is not: on stderr, or in the JSON.
-fn finish(result: &StepResult, json: bool) {
+fn finish(result: &StepResult, json: bool) -> io::Result<()> {
     if json {
-        // A reader that has gone away cannot be told so.
-        let _ = writeln!(io::stdout().lock(), "{}", json::result(result));
-        return;
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}", json::result(result))?;
+        return out.flush();
     }
     let mut err = io::stderr().lock();
     if let Some(fault) = &result.verdict.fault {
@@ -243,4 +298,5 @@ fn finish(result: &StepResult, json: bool) {
     for note in &result.notes {
         let _ = writeln!(err, "stepbox: {note}");
     }
+    Ok(())
 }

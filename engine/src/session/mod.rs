@@ -28,6 +28,7 @@ pub use runtime_dir::{RuntimeDir, RuntimeDirError, scratch_parent};
 
 pub use crate::outcome::StepEvent;
 use crate::outcome::{AppliedLimit, FileChange, StepResult};
+pub use crate::supervise::Events;
 
 /// What can be known about a session.
 #[derive(Clone, Debug)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::SessionError;
@@ -21,26 +20,27 @@ use crate::pool::{PoolError, Skeleton, Slot};
 use crate::sandbox::init::{Code, Request};
 use crate::sandbox::skeleton::CODE_DIRECTORY;
 use crate::spec::{Language, Limits, Program, StepSpec};
-use crate::supervise::{Observed, Orders, watch};
+use crate::supervise::{Events, Observed, Orders, watch};
 
 /// How long the end of the launcher may take to show after the end of a sandbox.
 const LAUNCHER_END: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// Runs a step to its end. When `cancel` fires the step is stopped, and the result bears the fault `cancelled`.
-    /// Dropping the future kills the sandbox too. Events are dropped, and counted, when the receiver is slow.
+    /// Dropping the future kills the sandbox too. Events whose listener
+    /// does not pace the code are dropped, and counted, when it is slow.
     pub async fn run(
         &self,
         id: &str,
         step: StepSpec,
-        events: Option<mpsc::Sender<StepEvent>>,
+        events: Option<Events>,
         cancel: CancellationToken,
     ) -> Result<StepResult, SessionError> {
         let session = self.find(id)?;
         let step_id = self.new_id();
         if let Some(events) = &events {
             // A receiver that is gone, or full before the first chunk, needs no start.
-            let _ = events.try_send(StepEvent::Started {
+            let _ = events.sender.try_send(StepEvent::Started {
                 step_id: step_id.clone(),
             });
         }
@@ -77,7 +77,7 @@ impl Run<'_> {
     async fn run(
         &mut self,
         step: StepSpec,
-        events: Option<mpsc::Sender<StepEvent>>,
+        events: Option<Events>,
         cancel: CancellationToken,
     ) -> Result<StepResult, SessionError> {
         let running = self.session.begin_step();
@@ -160,12 +160,7 @@ impl Run<'_> {
         Ok(changes)
     }
 
-    fn orders(
-        &self,
-        step: StepSpec,
-        events: Option<mpsc::Sender<StepEvent>>,
-        cancel: &CancellationToken,
-    ) -> Orders {
+    fn orders(&self, step: StepSpec, events: Option<Events>, cancel: &CancellationToken) -> Orders {
         let spec = &self.session.spec;
         let environment = environment::build(
             self.session.interpreter.as_ref(),
@@ -271,6 +266,7 @@ impl Run<'_> {
             stdout,
             stderr,
             lost_live,
+            all_told,
             denied_syscalls: _,
             startup: _,
             duration,
@@ -285,7 +281,13 @@ impl Run<'_> {
         );
         StepResult {
             step_id: self.step_id.clone(),
-            notes: notes(&stdout, &stderr, lost_live, &usage, self.limits.pids),
+            notes: notes(
+                &stdout,
+                &stderr,
+                (lost_live, all_told),
+                &usage,
+                self.limits.pids,
+            ),
             stdout,
             stderr,
             verdict: classify(&evidence),
@@ -335,6 +337,7 @@ impl Run<'_> {
             stdout: Output::default(),
             stderr: Output::default(),
             lost_live: 0,
+            all_told: false,
             denied_syscalls: None,
             startup: None,
             duration: self.asked.elapsed(),
@@ -373,7 +376,7 @@ fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<Code>) 
 fn notes(
     stdout: &Output,
     stderr: &Output,
-    lost_live: u64,
+    (lost_live, all_told): (u64, bool),
     usage: &Usage,
     pids: Option<u64>,
 ) -> Vec<String> {
@@ -385,7 +388,8 @@ fn notes(
         ));
     }
     for (name, output) in [("stdout", stdout), ("stderr", stderr)] {
-        if output.truncated() {
+        // What was told as it came is not missed.
+        if output.truncated() && !all_told {
             notes.push(format!(
                 "{name} was cut: {} of {} bytes were kept, the first {} and the last {}",
                 output.kept.len(),

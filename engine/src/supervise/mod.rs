@@ -9,3 +9,4 @@ mod stream;
 mod watchdog;
 
 pub use step::{Observed, Orders, watch};
+pub use stream::Events;

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::pipe::Sender;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::listener::{Attempt, Listener};
-use super::stream::{Listeners, Stream};
+use super::stream::{Events, Listeners, Stream};
 use super::watchdog::{Peak, Watchdog};
-use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure, StepEvent};
+use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure};
 use crate::pool::{Skeleton, Slot, Streams};
 use crate::sandbox::cgroup::OomWatch;
 use crate::sandbox::init::{FromInit, Request, ToInit};
@@ -29,7 +28,7 @@ pub struct Orders {
     pub deadline: Duration,
     /// Bytes: held to by a watchdog where the skeleton has windows for it, and for texts.
     pub memory: Option<u64>,
-    pub events: Option<mpsc::Sender<StepEvent>>,
+    pub events: Option<Events>,
     pub cancel: CancellationToken,
 }
 
@@ -43,6 +42,8 @@ pub struct Observed {
     pub stderr: Output,
     /// Bytes of output that a live listener, slower than the code, did not get.
     pub lost_live: u64,
+    /// A listener that paced the code got all of its output.
+    pub all_told: bool,
     /// System calls that the filter's listener refused. None: the code did not run.
     pub denied_syscalls: Option<u64>,
     /// From go to the code's exec.
@@ -78,10 +79,7 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
         init: readiness::watch(skeleton.init.try_clone()?, Interest::READABLE)?,
         stdout: Stream::new(true, stdout_read, orders.max_output)?,
         stderr: Stream::new(false, stderr_read, orders.max_output)?,
-        listeners: Listeners {
-            events: orders.events,
-            sequence: 0,
-        },
+        listeners: Listeners::new(orders.events),
         listener: skeleton.listener.take().map(Listener::new).transpose()?,
         denied: 0,
         evidence: Evidence {
@@ -215,7 +213,7 @@ impl Watch<'_> {
                     }
                     self.read(&mut buffer);
                 }
-                () = either(&self.stdout, &self.stderr) => self.read(&mut buffer),
+                () = either(&self.stdout, &self.stderr, &self.listeners) => self.read(&mut buffer),
             }
         }
         // None of the step's own processes is left to write: what is in the pipes is all.
@@ -225,13 +223,26 @@ impl Watch<'_> {
         for stream in [&mut self.stdout, &mut self.stderr] {
             stream.drain(&mut buffer, &mut self.listeners);
         }
-        // A listener that does not take the rest in this time has left it.
-        let _ = tokio::time::timeout(LAST_WORDS, self.tell_the_rest()).await;
+        let paced = self.listeners.paced;
+        let patience = async {
+            if paced {
+                cancel.cancelled().await;
+            }
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            () = self.tell_the_rest() => {}
+            // A listener that does not take the rest in this time has left it.
+            () = patience => {}
+        }
     }
 
     fn read(&mut self, buffer: &mut Vec<u8>) {
-        self.stdout.read(buffer, &mut self.listeners);
-        self.stderr.read(buffer, &mut self.listeners);
+        for stream in [&mut self.stdout, &mut self.stderr] {
+            if !stream.is_held(&self.listeners) {
+                stream.read(buffer, &mut self.listeners);
+            }
+        }
     }
 
     async fn tell_the_rest(&mut self) {
@@ -325,10 +336,12 @@ impl Watch<'_> {
 
     fn finish(mut self) -> Observed {
         self.evidence.oom_kills = self.slot.oom_kills();
+        let lost_live = self.stdout.lost() + self.stderr.lost();
         Observed {
             skeleton: Some(self.skeleton),
             duration: self.begun.elapsed(),
-            lost_live: self.stdout.lost() + self.stderr.lost(),
+            lost_live,
+            all_told: self.listeners.paced && self.listeners.events.is_some() && lost_live == 0,
             denied_syscalls: self.evidence.started.then_some(self.denied),
             startup: self.startup,
             peak_memory: self.peak.bytes(),
@@ -355,11 +368,12 @@ async fn ready(fd: &AsyncFd<OwnedFd>) {
     let _ = fd.readable().await;
 }
 
-/// Waits until one of the streams can be read.
-async fn either(one: &Stream, other: &Stream) {
+/// Waits until one of the streams can be read, and may be.
+async fn either(one: &Stream, other: &Stream, listeners: &Listeners) {
     tokio::select! {
-        () = one.readable() => {}
-        () = other.readable() => {}
+        () = one.readable(), if !one.is_held(listeners) => {}
+        () = other.readable(), if !other.is_held(listeners) => {}
+        else => std::future::pending().await,
     }
 }
 

@@ -30,14 +30,33 @@ pub(super) struct Stream {
     lost: u64,
 }
 
+/// Who is told while a step runs.
+#[derive(Debug)]
+pub struct Events {
+    pub sender: mpsc::Sender<StepEvent>,
+    /// Slow listeners slow the code down, as a pipe does: nothing is left out. Else the code is never slowed down, and
+    /// what they have no room for is counted.
+    pub paced: bool,
+}
+
 /// Where live output goes.
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) events: Option<mpsc::Sender<StepEvent>>,
+    pub(super) paced: bool,
     pub(super) sequence: u64,
 }
 
 impl Listeners {
+    pub(super) fn new(events: Option<Events>) -> Self {
+        let paced = events.as_ref().is_some_and(|events| events.paced);
+        Self {
+            events: events.map(|events| events.sender),
+            paced,
+            sequence: 0,
+        }
+    }
+
     /// Waits until there is room for an event, or nobody listens any more.
     pub(super) async fn room(&self) {
         match &self.events {
@@ -116,13 +135,19 @@ impl Stream {
         }
     }
 
+    /// Whether the code is to wait until its listener has taken what there is.
+    pub(super) const fn is_held(&self, listeners: &Listeners) -> bool {
+        listeners.paced && listeners.events.is_some() && self.waits()
+    }
+
     /// Output waits, up to a bound, for listeners that are slower than the code; past it they lose it and are told how many
-    /// bytes. The code is never slowed down.
+    /// bytes. Those that pace the code lose nothing: no more is read while something waits.
     fn publish(&mut self, data: &[u8], listeners: &mut Listeners) {
         if listeners.events.is_none() {
             return;
         }
-        if self.dropped_since == 0 && self.waiting.len() + data.len() <= WAITING_MAX {
+        let room = self.waiting.len() + data.len() <= WAITING_MAX;
+        if self.dropped_since == 0 && (room || listeners.paced) {
             self.waiting.extend_from_slice(data);
         } else {
             self.dropped_since += data.len() as u64;
@@ -183,6 +208,7 @@ mod tests {
     fn nobody() -> Listeners {
         Listeners {
             events: None,
+            paced: false,
             sequence: 0,
         }
     }
@@ -204,6 +230,7 @@ mod tests {
         let (sender, mut receiver) = mpsc::channel(1);
         let mut listeners = Listeners {
             events: Some(sender),
+            paced: false,
             sequence: 0,
         };
         for piece in [b"a", b"b", b"c"] {
@@ -226,6 +253,37 @@ mod tests {
         stream.publish(b"d", &mut listeners);
         let next = receiver.try_recv().expect("there is room again");
         assert!(matches!(next, StepEvent::Output { dropped, .. } if dropped == WAITING_MAX as u64));
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_paces_the_code_loses_nothing_and_holds_it() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let mut stream = Stream::new(true, read, 100).expect("a stream");
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut listeners = Listeners::new(Some(Events {
+            sender,
+            paced: true,
+        }));
+        stream.publish(b"first", &mut listeners);
+        assert!(!stream.is_held(&listeners));
+        stream.publish(&vec![b'x'; 2 * WAITING_MAX], &mut listeners);
+        assert!(stream.is_held(&listeners));
+        assert!(
+            matches!(receiver.try_recv(), Ok(StepEvent::Output { data, .. }) if data == b"first")
+        );
+        stream.flush(&mut listeners);
+        assert!(!stream.is_held(&listeners));
+        assert!(
+            matches!(receiver.try_recv(), Ok(StepEvent::Output { data, .. }) if data.len() == 2 * WAITING_MAX)
+        );
+        assert_eq!(stream.lost(), 0);
+        // One that is gone holds nothing.
+        stream.publish(b"a", &mut listeners);
+        stream.publish(b"b", &mut listeners);
+        drop(receiver);
+        stream.flush(&mut listeners);
+        assert!(!stream.is_held(&listeners));
+        drop(write);
     }
 
     #[tokio::test]

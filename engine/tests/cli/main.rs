@@ -11,6 +11,7 @@
 mod doctor;
 mod interrupt;
 mod limits;
+mod pipe;
 mod program;
 mod run;
 mod snapshots;

@@ -39,8 +39,13 @@ impl Place {
 
     pub(crate) fn command(&self, words: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stepbox"));
+        command.args(words);
+        self.settle(command)
+    }
+
+    /// A command that finds its directories here.
+    pub(crate) fn settle(&self, mut command: Command) -> Command {
         command
-            .args(words)
             .current_dir(self.here())
             .env("XDG_RUNTIME_DIR", self.base.path().join("run"))
             .env("TMPDIR", self.base.path().join("tmp"))
