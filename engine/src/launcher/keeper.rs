@@ -257,7 +257,8 @@ impl Keeper {
             .list(&path, recursive, files_only, Budget::default())?;
         let listing = Listing {
             files: listing.entries,
-            truncated: listing.truncated || listing.unreadable > 0,
+            // What the user may not read is not there for it, as in a shell.
+            truncated: listing.truncated,
         };
         Ok((FromKeeper::Listing, Some(long("listing", &listing)?)))
     }

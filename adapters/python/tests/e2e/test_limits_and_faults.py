@@ -210,7 +210,7 @@ def test_pid_1_of_a_sandbox_has_no_capability_and_is_filtered_as_the_code_is(san
     assert (sets["NoNewPrivs:"], sets["Seccomp:"], sets["Seccomp_filters:"]) == ("1", "2", "2")
 
 
-def test_pid_1_of_a_sandbox_is_not_the_codes_to_slow_down(sandbox, face):
+def test_pid_1_of_a_sandbox_is_not_the_codes_to_slow_down(sandbox):
     result = sandbox.py(
         "import os, resource\n"
         "def tell(call, *arguments):\n"
@@ -226,16 +226,6 @@ def test_pid_1_of_a_sandbox_is_not_the_codes_to_slow_down(sandbox, face):
     )
     refused = "Operation not permitted"
     assert result.stdout.splitlines() == [refused] * 4 + ["done"] * 4 + [refused]
-    # The worst that code may do to its own place in the queue leaves init its turn.
-    result = face.py(
-        "import os\n"
-        "for _ in range(60):\n"
-        "    if os.fork() == 0:\n"
-        "        while True: pass\n"
-        "while True: pass\n",
-        timeout_s=1,
-    )
-    assert result.fault.type == "timeout"
 
 
 def test_the_file_of_the_code_cannot_be_changed_by_the_code(sandbox):

@@ -172,6 +172,14 @@ def test_a_file_may_be_of_any_size(sandbox, tmp_path):
     assert sandbox.run(["cmp", "b", "c"]).exit_code == 0
 
 
+def test_a_directory_that_cannot_be_read_hides_nothing_beside_it(sandbox):
+    result = sandbox.sh("mkdir closed; touch closed/a open; chmod 300 closed")
+    assert sandbox.list_files() == ["open"]
+    assert "closed/a" in changes(result)
+    sandbox.sh("chmod 700 closed")
+    assert sandbox.list_files() == ["closed/a", "open"]
+
+
 def test_a_long_list_of_files_fits(sandbox):
     result = sandbox.py("for i in range(8000): open('n%06d' % i + 'x' * 200, 'w').close()", timeout_s=60)
     assert result.files_truncated or len(changes(result)) == 8000
