@@ -345,7 +345,7 @@ impl Step {
             ),
             Self::OomScore => (
                 "oom-score",
-                "under memory pressure the sandbox goes before anything of the host",
+                "under memory pressure of the host the sandbox goes first, unless its code lowers the score again",
             ),
             Self::MountProc => (
                 "mount-proc",
