@@ -80,6 +80,7 @@ impl From<ServeArgs> for ServeFlags {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("source").args(["code", "file"]).required(true))]
 pub struct RunArgs {
     /// python, bash, sh or javascript [default: by the file's ending, else python]
     #[arg(short, long, value_name = "LANGUAGE")]
@@ -115,12 +116,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: bool,
     /// The code itself
-    #[arg(
-        short,
-        value_name = "CODE",
-        conflicts_with = "file",
-        required_unless_present = "file"
-    )]
+    #[arg(short, value_name = "CODE")]
     pub code: Option<String>,
     /// The file that holds the code; - is stdin
     #[arg(value_name = "FILE")]

@@ -10,7 +10,7 @@ pub mod serve;
 mod spelling;
 mod start;
 
-use std::fmt::Display;
+use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -62,10 +62,20 @@ fn with_engine<F: Future<Output = ExitCode>>(
     }
 }
 
-/// Nothing ran: says why on stderr.
-fn refuse(error: &dyn Display) -> ExitCode {
+/// Nothing ran: says why on stderr, down to the first cause.
+fn refuse(error: &dyn Error) -> ExitCode {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        // Some tell their cause themselves.
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
     let mut err = io::stderr().lock();
-    for line in error.to_string().lines() {
+    for line in text.lines() {
         // Nobody to tell is nobody to tell.
         let _ = writeln!(err, "stepbox: {line}");
     }

@@ -14,28 +14,28 @@ use super::delegate::ScopeError;
 pub enum CgroupError {
     #[error("{name:?} cannot be part of a cgroup's name")]
     Name { name: String },
-    #[error("open {}", path.display())]
+    #[error("open {}: {source}", path.display())]
     Open { path: PathBuf, source: Errno },
-    #[error("read {}", path.display())]
+    #[error("read {}: {source}", path.display())]
     Read { path: PathBuf, source: Errno },
-    #[error("write {value:?} to {}", path.display())]
+    #[error("write {value:?} to {}: {source}", path.display())]
     Write {
         path: PathBuf,
         value: String,
         source: Errno,
     },
-    #[error("make cgroup {}", path.display())]
+    #[error("make cgroup {}: {source}", path.display())]
     Make { path: PathBuf, source: Errno },
-    #[error("remove cgroup {}", path.display())]
+    #[error("remove cgroup {}: {source}", path.display())]
     Remove { path: PathBuf, source: Errno },
-    #[error("give {} to {uid}:{gid}", path.display())]
+    #[error("give {} to {uid}:{gid}: {source}", path.display())]
     Grant {
         path: PathBuf,
         uid: u32,
         gid: u32,
         source: Errno,
     },
-    #[error("watch {} for an OOM kill", path.display())]
+    #[error("watch {} for an OOM kill: {source}", path.display())]
     Watch { path: PathBuf, source: Errno },
     #[error("cgroup {} still holds the processes {pids:?}", path.display())]
     Occupied { path: PathBuf, pids: Vec<u32> },
