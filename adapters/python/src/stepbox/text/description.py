@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+_PAST_LIMITS = "Too much time or memory stops the code, told as a [fault] line; more processes are refused."
+
+
 def tool_description(
     options: Mapping[str, object] | None = None,
     *,
@@ -29,8 +32,7 @@ def tool_description(
             "Only what the code prints comes back: print what you want to see. A last expression's value is not shown.",
             "State: files below /workspace (the working directory) persist between calls.",
             "Processes and variables do not: each call starts anew, so import and load again.",
-            f"Limits of a call: {_limits(given)}. Too much time or memory stops the code, told as a [fault] line; "
-            "more processes are refused.",
+            f"Limits of a call: {_limits(given)}. {_PAST_LIMITS}",
             f"Network: {_network(given)}",
             f"Python packages: {', '.join(packages)}, and the standard library." if packages else "",
             "Charts: save them below /workspace as .png, .jpg or .webp of at most 1 MiB. There is no display.",
