@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, MemfdFlags, Mode, OFlags, StatxFlags, memfd_create, openat, statx};
 
-/// Descriptors looked at in one look at most, but for those of the last process: the next look goes on from there.
+/// Descriptors looked at in one look at most, but for those of the last task: the next look goes on from there.
 const DESCRIPTORS: usize = 4096;
 /// How long a child that has its parent's memory is taken for one that only borrows it until it executes.
 const BORROWED: Duration = Duration::from_millis(250);
+/// How often the threads of a process whose first one has ended are listed, to find one that is still there when asked.
+const LISTED: u32 = 4;
 /// A look takes a while: what is given back here and taken there meanwhile counts twice, and the shares of processes that
 /// come and go belong to different moments and add up to none. So nothing is past the limit before it was in two looks,
 /// and while processes come and go in more.
@@ -45,14 +47,17 @@ pub(super) struct Footprint {
 struct Memfds {
     known: HashMap<u64, (u64, u32)>,
     sweep: u32,
-    /// The process that the sweep got to.
-    reached: u32,
+    /// The process and its task that the sweep got to.
+    reached: (u32, u32),
 }
 
 /// One process's own figures, in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Process {
     pid: u32,
+    /// The task that tells of its memory: another than the first where that has ended.
+    task: u32,
+    tasks: u64,
     parent: u32,
     size: u64,
     anonymous: u64,
@@ -170,14 +175,49 @@ impl Footprint {
         let mut found: Vec<Process> = numbers(&self.proc)
             .into_iter()
             .filter(|pid| *pid != 1)
-            .filter_map(|pid| {
-                // One that is gone by now holds nothing.
-                self.read(&format!("{pid}/status"))?;
-                Some(parse_status(pid, &self.text))
-            })
+            .filter_map(|pid| self.process(pid))
             .collect();
         found.sort_by_key(|process| process.pid);
         found
+    }
+
+    /// One that is gone by now holds nothing.
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        self.read(&format!("{pid}/status"))?;
+        let process = parse_status(pid, &self.text);
+        if process.size > 0 || process.tasks <= 1 {
+            return Some(process);
+        }
+        // Its first thread has ended and shows nothing any more; the others have the memory still.
+        for _ in 0..LISTED {
+            for task in self.tasks(&process) {
+                if self.read(&format!("{task}/status")).is_none() {
+                    continue;
+                }
+                let alive = parse_status(task, &self.text);
+                if alive.size > 0 {
+                    return Some(Process { pid, ..alive });
+                }
+            }
+        }
+        Some(process)
+    }
+
+    fn tasks(&self, process: &Process) -> Vec<u32> {
+        if process.tasks <= 1 {
+            return vec![process.pid];
+        }
+        let mut tasks = self
+            .directory(&format!("{}/task", process.pid))
+            .map(|directory| numbers(&directory))
+            .unwrap_or_default();
+        tasks.sort_unstable();
+        tasks
+    }
+
+    fn directory(&self, path: &str) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(&self.proc, path, flags, Mode::empty()).ok()
     }
 
     /// Reads a file below `/proc`.
@@ -217,24 +257,28 @@ impl Footprint {
         kept
     }
 
-    /// Goes on through the descriptors of all processes; one round after the other.
+    /// Goes on through the descriptors of all tasks, each of which can have a table of its own; one round after the other.
     fn sweep(&mut self, processes: &[Process]) {
         let mut looked = 0;
-        while looked < DESCRIPTORS {
-            let reached = self.memfds.reached;
-            let next = processes.partition_point(|process| process.pid <= reached);
-            let Some(process) = processes.get(next) else {
-                self.memfds.end_round();
-                return;
-            };
-            self.memfds.reached = process.pid;
-            looked += 1 + self.descriptors_of(process.pid);
+        let begun = self.memfds.reached;
+        let first = processes.partition_point(|process| process.pid < begun.0);
+        for process in &processes[first..] {
+            for task in self.tasks(process) {
+                if (process.pid, task) <= begun {
+                    continue;
+                }
+                if looked >= DESCRIPTORS {
+                    return;
+                }
+                self.memfds.reached = (process.pid, task);
+                looked += 1 + self.descriptors_of(task);
+            }
         }
+        self.memfds.end_round();
     }
 
-    fn descriptors_of(&mut self, pid: u32) -> usize {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(directory) = openat(&self.proc, format!("{pid}/fd"), flags, Mode::empty()) else {
+    fn descriptors_of(&mut self, task: u32) -> usize {
+        let Some(directory) = self.directory(&format!("{task}/fd")) else {
             return 0;
         };
         let numbers = numbers(&directory);
@@ -265,7 +309,7 @@ impl Footprint {
         let mut doubtful = 0;
         for process in processes {
             let share = if begun.elapsed() < PATIENCE {
-                self.share_of(process.pid)
+                self.share_of(process)
             } else {
                 process.undivided()
             };
@@ -301,15 +345,17 @@ impl Footprint {
         }
     }
 
-    fn share_of(&mut self, pid: u32) -> Share {
-        if self.read(&format!("{pid}/smaps_rollup")).is_some() {
+    fn share_of(&mut self, process: &Process) -> Share {
+        if self
+            .read(&format!("{}/smaps_rollup", process.task))
+            .is_some()
+        {
             return parse_rollup(&self.text);
         }
         // Gone, or not to be read: then its own figures must do.
-        if self.read(&format!("{pid}/status")).is_none() {
-            return Share::default();
-        }
-        parse_status(pid, &self.text).undivided()
+        self.process(process.pid)
+            .map(|process| process.undivided())
+            .unwrap_or_default()
     }
 
     fn all_live(&mut self, processes: &[Process]) -> bool {
@@ -356,7 +402,7 @@ impl Footprint {
             if Instant::now() >= until {
                 break;
             }
-            if self.read(&format!("{}/smaps", process.pid)).is_none() {
+            if self.read(&format!("{}/smaps", process.task)).is_none() {
                 continue;
             }
             bytes += shares_of(&self.text, |area| {
@@ -384,7 +430,7 @@ impl Memfds {
         let round = self.sweep;
         self.known.retain(|_, (_, seen)| *seen == round);
         self.sweep = self.sweep.wrapping_add(1);
-        self.reached = 0;
+        self.reached = (0, 0);
     }
 }
 
@@ -447,11 +493,13 @@ fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
 fn parse_status(pid: u32, text: &[u8]) -> Process {
     let mut process = Process {
         pid,
+        task: pid,
         ..Process::default()
     };
     for (name, value) in fields(text) {
         match name {
             b"PPid" => process.parent = u32::try_from(value).unwrap_or(0),
+            b"Threads" => process.tasks = value,
             b"VmSize" => process.size = value,
             b"RssAnon" => process.anonymous = value,
             b"RssShmem" => process.shared = value,
@@ -564,10 +612,13 @@ mod tests {
 
     #[test]
     fn a_process_is_charged_for_what_no_disk_has() {
-        let text = b"Name:\tRssAnon: 9 kB\nPPid:\t7\nVmSize:\t 800 kB\nRssAnon:\t 40 kB\nRssFile:\t 500 kB\n\
+        let text = b"Name:\tRssAnon: 9 kB\nPPid:\t7\nThreads:\t3\nVmSize:\t 800 kB\nRssAnon:\t 40 kB\nRssFile:\t 500 kB\n\
             RssShmem:\t 8 kB\nVmSwap:\t 2 kB\n";
         let process = parse_status(9, text);
-        assert_eq!((process.parent, process.held()), (7, 50 << 10));
+        assert_eq!(
+            (process.parent, process.tasks, process.held()),
+            (7, 3, 50 << 10)
+        );
         // A dead one that is not yet reaped has no memory.
         assert_eq!(parse_status(9, b"Name:\tx\nPPid:\t7\n").held(), 0);
     }

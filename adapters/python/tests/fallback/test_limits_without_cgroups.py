@@ -25,6 +25,37 @@ def test_a_result_names_what_keeps_each_limit(face):
         assert (result.stdout, kept_by(result.limits)) == ("1\n", expected)
 
 
+# The process goes on in another thread, which takes so many MiB.
+FIRST_THREAD_ENDS = """
+import ctypes, os, threading, time
+
+def work():
+    time.sleep(0.2)
+    kept = [bytearray(4 << 20) for _ in range({} // 4)]
+    time.sleep(2)
+    print("held", flush=True)
+    os._exit(0)
+
+threading.Thread(target=work).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+# A thread no longer shares the descriptors of its process, and writes so many MiB to one of its own.
+OWN_DESCRIPTORS = """
+import ctypes, os, threading, time
+
+def work():
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    f = os.memfd_create("x")
+    for _ in range({}): os.write(f, bytes(1 << 20))
+    time.sleep(2)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print("held")
+"""
+
+
 EATERS = {
     "main": "b = []\nwhile True: b.append(bytearray(4 << 20))",
     "child": (
@@ -62,6 +93,8 @@ EATERS = {
     ),
     "/tmp": "open('/tmp/x', 'wb').write(bytes(30 << 20))\nb = bytearray(110 << 20)\n" + HOLD,
     "/dev/shm": "open('/dev/shm/x', 'wb').write(bytes(30 << 20))\nb = bytearray(110 << 20)\n" + HOLD,
+    "after the first thread's end": FIRST_THREAD_ENDS.format(400),
+    "memfd of a thread's own": OWN_DESCRIPTORS.format(400),
     "a file without a name": (
         "import os, tempfile\nf = tempfile.TemporaryFile(dir='/tmp')\nf.write(bytes(30 << 20))\nf.flush()\n"
         "b = bytearray(110 << 20)\n" + HOLD
@@ -112,6 +145,8 @@ FRUGAL = {
         "print(sum(m[::4096]))\n" + HOLD
     ),
     "reserved addresses": "import mmap\nm = mmap.mmap(-1, 8 << 30)\nm[0] = 1\n" + HOLD,
+    "a first thread that ends": FIRST_THREAD_ENDS.format(60),
+    "a thread's own descriptors": OWN_DESCRIPTORS.format(60),
     "memory that is given back": ("for _ in range(40): b = bytearray(60 << 20); del b\n" + HOLD),
 }
 
