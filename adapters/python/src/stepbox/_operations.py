@@ -211,11 +211,11 @@ def step(
 ) -> Operation[ExecutionResult]:
     """Runs a step, with its output as it comes when somebody listens, and completes what the reply left out."""
     request.session_id = session.id
+    if on_stdout is not None or on_stderr is not None:
+        return (yield from _streamed_step(session, request, on_stdout, on_stderr))
     timeout_s = request.options.timeout_s if request.options.HasField("timeout_s") else session.timeout_s
     # What is no sensible time is the engine's to refuse: the call itself must have one all the same.
     deadline = QUEUE_S + GRACE_S + (timeout_s if 0 < timeout_s < 1e9 else 0)
-    if on_stdout is not None or on_stderr is not None:
-        return (yield from _streamed_step(session, request, on_stdout, on_stderr, deadline))
     method = calls.RUN_CODE if isinstance(request, pb.RunCodeRequest) else calls.RUN
     reply = yield Unary(method, request, deadline)
     return (yield from _complete(session, reply.result))
@@ -226,7 +226,6 @@ def _streamed_step(
     request: pb.RunCodeRequest | pb.RunRequest,
     on_stdout: OnOutput,
     on_stderr: OnOutput,
-    deadline: float,
 ) -> Operation[ExecutionResult]:
     listeners = {pb.STREAM_STDOUT: on_stdout, pb.STREAM_STDERR: on_stderr}
     results: list[pb.StepResult] = []
@@ -245,7 +244,9 @@ def _streamed_step(
         stream = pb.RunStreamRequest(run_code=request)
     else:
         stream = pb.RunStreamRequest(run=request)
-    yield Pull(calls.RUN_STREAM, stream, take, deadline)
+    # No deadline: it would count the listeners' own time. The engine keeps that of the step and of the queue, and the
+    # stream of an engine that dies breaks.
+    yield Pull(calls.RUN_STREAM, stream, take, None)
     if not results:
         raise EngineError("the engine ended the stream of a step without a result")
     return (yield from _complete(session, results[-1]))

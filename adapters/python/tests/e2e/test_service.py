@@ -18,6 +18,7 @@ import pytest
 from evidence import Traces, changes, children, eventually, is_alive
 
 import stepbox
+from stepbox import _operations
 
 HOLD = """
 import sys, stepbox
@@ -152,6 +153,23 @@ def test_a_slow_reader_changes_no_result(face):
 
         result = sandbox.sh("head -c 20000000 /dev/zero | tr '\\0' a", on_stdout=slowly)
         assert len(result.stdout_bytes) == 20_000_000
+        assert heard
+
+
+def test_a_listener_that_takes_longer_than_the_step_may_loses_no_result(face, monkeypatch):
+    # What the deadline of a call allows beyond the step's own time.
+    monkeypatch.setattr(_operations, "QUEUE_S", 0.0)
+    monkeypatch.setattr(_operations, "GRACE_S", 0.0)
+    with face(timeout_s=3) as sandbox:
+        heard = []
+
+        def late(piece):
+            if not heard:
+                time.sleep(3.5)
+            heard.append(piece)
+
+        result = sandbox.sh("head -c 8000000 /dev/zero", on_stdout=late)
+        assert (result.exit_code, result.fault, len(result.stdout_bytes)) == (0, None, 8_000_000)
         assert heard
 
 
