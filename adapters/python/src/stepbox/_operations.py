@@ -292,21 +292,38 @@ def _rest_of_output(session: SessionFacts, step_id: str, stream: pb.Stream, firs
 # ---- files ----
 
 
+def _shaped(*arguments: tuple[str, Any, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Arguments as they travel, by name, or one error with the mistakes in all of them."""
+    shaped: dict[str, Any] = {}
+    violations: list[Violation] = []
+    for name, value, shape in arguments:
+        try:
+            shaped[name] = shape(value)
+        except _shapes.ShapeError as wrong:
+            violations.append(Violation(name, str(wrong)))
+    if violations:
+        raise refused(violations)
+    return shaped
+
+
+def _optional(shape: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else shape(value)
+
+
 def _path(path: Any) -> bytes:
-    try:
-        return _shapes.path_bytes(path)
-    except _shapes.ShapeError as wrong:
-        raise refused([Violation("path", str(wrong))]) from None
+    return bytes(_shaped(("path", path, _shapes.path_bytes))["path"])
 
 
-def write_file(session: SessionFacts, path: Any, data: Any, mode: int | None = None) -> Operation[int]:
+def write_file(session: SessionFacts, path: Any, data: Any, mode: Any = None) -> Operation[int]:
     """Writes a file from memory."""
-    try:
-        content = memoryview(_shapes.data_bytes(data))
-    except _shapes.ShapeError as wrong:
-        raise refused([Violation("data", str(wrong))]) from None
+    shaped = _shaped(
+        ("path", path, _shapes.path_bytes),
+        ("data", data, _shapes.data_bytes),
+        ("mode", mode, _optional(_shapes.permission_bits)),
+    )
+    content = memoryview(shaped["data"])
     chunks = (bytes(content[start : start + CHUNK]) for start in range(0, len(content), CHUNK))
-    return (yield from _write(session, _path(path), chunks, mode))
+    return (yield from _write(session, shaped["path"], chunks, shaped["mode"]))
 
 
 def upload(session: SessionFacts, local: Any, path: Any) -> Operation[int]:
@@ -328,13 +345,17 @@ def _write(session: SessionFacts, path: bytes, chunks: Iterator[bytes], mode: in
 
 
 def read_file(
-    session: SessionFacts, path: Any, offset: int = 0, length: int | None = None, max_bytes: int | None = None
+    session: SessionFacts, path: Any, offset: Any = 0, length: Any = None, max_bytes: Any = None
 ) -> Operation[bytes]:
     """Reads a file into memory."""
     pieces: list[bytes] = []
-    request = pb.ReadFileRequest(
-        session_id=session.id, path=_path(path), offset=offset, length=length, max_bytes=max_bytes
+    shaped = _shaped(
+        ("path", path, _shapes.path_bytes),
+        ("offset", offset, _shapes.count),
+        ("length", length, _optional(_shapes.count)),
+        ("max_bytes", max_bytes, _optional(_shapes.count)),
     )
+    request = pb.ReadFileRequest(session_id=session.id, **shaped)
     yield Pull(calls.READ_FILE, request, lambda message: pieces.append(message.data), None)
     return b"".join(pieces)
 
@@ -400,14 +421,23 @@ def make_dir(session: SessionFacts, path: Any) -> Operation[None]:
     yield Unary(calls.MAKE_DIR, pb.MakeDirRequest(session_id=session.id, path=_path(path)), SHORT_S)
 
 
-def remove(session: SessionFacts, path: Any, recursive: bool) -> Operation[None]:
+def remove(session: SessionFacts, path: Any, recursive: Any) -> Operation[None]:
     """Removes an entry."""
+    shaped = _shaped(
+        ("path", path, _shapes.path_bytes),
+        ("recursive", recursive, _shapes.boolean),
+    )
+    request = pb.RemoveRequest(session_id=session.id, **shaped)
     # A large tree takes its time.
-    request = pb.RemoveRequest(session_id=session.id, path=_path(path), recursive=recursive)
     yield Unary(calls.REMOVE, request, None if recursive else SHORT_S)
 
 
-def move(session: SessionFacts, source: Any, target: Any, replace: bool) -> Operation[None]:
+def move(session: SessionFacts, source: Any, target: Any, replace: Any) -> Operation[None]:
     """Moves an entry."""
-    request = pb.MoveRequest(session_id=session.id, source=_path(source), target=_path(target), replace=replace)
+    shaped = _shaped(
+        ("source", source, _shapes.path_bytes),
+        ("target", target, _shapes.path_bytes),
+        ("replace", replace, _shapes.boolean),
+    )
+    request = pb.MoveRequest(session_id=session.id, **shaped)
     yield Unary(calls.MOVE, request, SHORT_S)

@@ -80,8 +80,10 @@ def count(value: Any) -> int:
     """A whole number from 0."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ShapeError(f"must be a whole number, got {_seen(value)}")
-    if not 0 <= value <= _UINT64_MAX:
-        raise ShapeError(f"must be a whole number from 0, got {value}")
+    if value < 0:
+        raise ShapeError(f"must be a whole number from 0, got {_shown(value)}")
+    if value > _UINT64_MAX:
+        raise ShapeError(f"must be a whole number from 0 to {_UINT64_MAX}, got {_shown(value)}")
     return value
 
 
@@ -90,6 +92,15 @@ def small_count(value: Any) -> int:
     if count(value) > _UINT32_MAX:
         raise ShapeError(f"must be at most {_UINT32_MAX}, got {value}")
     return int(value)
+
+
+def permission_bits(value: Any) -> int:
+    """The mode of a file, in full or a part of it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ShapeError(f"must be a whole number such as 0o644, got {_seen(value)}")
+    if not 0 <= value <= _UINT32_MAX:
+        raise ShapeError(f"must be permission bits such as 0o644, got {_shown(value)}")
+    return value
 
 
 def cap(value: Any) -> pb.Cap:
@@ -104,7 +115,7 @@ def cap(value: Any) -> pb.Cap:
 def user(value: Any) -> str:
     """A name, or a number with or without a group."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        return str(count(value))
     if not isinstance(value, str):
         raise ShapeError(f'must be a name or a uid such as "1000" or "1000:1000", got {_seen(value)}')
     return text(value)
@@ -239,5 +250,8 @@ def _seen(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no int of more than some thousands of digits
+        return "one that is too long to be written"
     return shown if len(shown) <= 80 else shown[:77] + "..."

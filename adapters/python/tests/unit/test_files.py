@@ -127,3 +127,50 @@ def test_what_cannot_be_written_is_refused_before_any_call(face):
             sandbox.write_file("a", 3)
         with pytest.raises(stepbox.SandboxError, match="path: must be a path, got NoneType None"):
             sandbox.read_file(None)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (-1, "must be a whole number from 0, got -1"),
+        (2**64, "must be a whole number from 0 to 18446744073709551615, got 18446744073709551616"),
+        pytest.param(
+            10**5000,
+            "must be a whole number from 0 to 18446744073709551615, got one that is too long to be written",
+            id="too long",
+        ),
+        (1.5, "must be a whole number, got float 1.5"),
+        ("1", "must be a whole number, got str '1'"),
+        (True, "must be a whole number, got bool True"),
+    ],
+)
+def test_a_wrong_number_of_a_file_call_is_refused_by_name(face, value, said):
+    with face(files={"a": "x"}) as sandbox:
+        for name in ("offset", "length", "max_bytes"):
+            with pytest.raises(stepbox.SandboxError) as raised:
+                sandbox.read_file("a", **{name: value})
+            assert str(raised.value) == f"{name}: {said}"
+        with pytest.raises(stepbox.SandboxError, match=r"^mode: must be .* such as 0o644, got"):
+            sandbox.write_file("a", "y", mode=2**32 if value == 2**64 else value)
+        assert sandbox.read_file("a", offset=0, length=None, max_bytes=2**64 - 1) == b"x"
+
+
+def test_what_is_no_truth_value_is_refused_by_name(face):
+    with face(files={"a": "x"}) as sandbox:
+        with pytest.raises(stepbox.SandboxError, match=r"^recursive: must be True or False, got str 'x'$"):
+            sandbox.remove("a", recursive="x")
+        with pytest.raises(stepbox.SandboxError, match=r"^replace: must be True or False, got int 2$"):
+            sandbox.move("a", "b", replace=2)
+        assert sandbox.list_files() == ["a"]
+
+
+def test_all_mistakes_of_a_file_call_are_told_together(face):
+    with face() as sandbox:
+        for call, fields in (
+            (lambda: sandbox.read_file(1, offset=-1, length="1"), ["path", "offset", "length"]),
+            (lambda: sandbox.write_file(1, 2, mode="755"), ["path", "data", "mode"]),
+            (lambda: sandbox.move(1, 2, replace=3), ["source", "target", "replace"]),
+        ):
+            with pytest.raises(stepbox.SandboxError) as raised:
+                call()
+            assert [violation.field for violation in raised.value.violations] == fields
