@@ -80,7 +80,8 @@ def create_session(options: Mapping[str, Any], *, same_host: bool) -> Operation[
         isolation=list(reply.session.isolation),
     )
     try:
-        for path, data in _shapes.files(options.get("files")):
+        files, _ = _shapes.files(options.get("files"))
+        for path, data in files:
             yield from write_file(session, path, data)
     except StepboxError:
         yield from close_session(session)
@@ -89,11 +90,8 @@ def create_session(options: Mapping[str, Any], *, same_host: bool) -> Operation[
 
 
 def _file_violations(options: Mapping[str, Any]) -> list[Violation]:
-    try:
-        _shapes.files(options.get("files"))
-    except _shapes.ShapeError as wrong:
-        return [Violation("files", str(wrong))]
-    return []
+    _, mistakes = _shapes.files(options.get("files"))
+    return [Violation("files", mistake) for mistake in mistakes]
 
 
 def close_session(session: SessionFacts) -> Operation[None]:

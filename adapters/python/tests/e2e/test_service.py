@@ -262,6 +262,45 @@ def test_a_path_below_workspace_may_be_absolute(sandbox):
     assert sandbox.list_files() == ["a/b"]
 
 
+# Names that the client and the engine must judge alike, though both have the rule.
+JUDGED = ["a/b", "/workspace/a", "./a", "a//b", "a/./b", "..a", "a..", "é" * 127, "d/" * 2000 + "x"]
+JUDGED += [
+    "",
+    ".",
+    "a/",
+    "a/.",
+    "/",
+    "/workspace",
+    "/workspace/",
+    "//workspace/a",
+    "/workspacex",
+    "/etc/x",
+    "..",
+    "../x",
+]
+JUDGED += ["a/../b", "/workspace/../b", "a\0b", "a" * 256, "é" * 128, "d/" * 2048 + "x"]
+
+
+def test_first_files_are_refused_by_the_client_where_the_engine_would():
+    def reason(path):
+        with stepbox.Sandbox() as sandbox:
+            try:
+                sandbox.write_file(path, "x")
+            except stepbox.SandboxError as error:
+                return error.reason
+        return None
+
+    for path in JUDGED:
+        refused = reason(path)
+        assert refused in (None, "invalid_path", "is_directory"), path
+        if refused:
+            with pytest.raises(stepbox.SandboxError, match="files: "):
+                stepbox.Sandbox(files={path: "x"})
+        else:
+            with stepbox.Sandbox(files={path: "x"}) as sandbox:
+                assert sandbox.read_file(path) == b"x"
+
+
 def test_a_link_within_the_workspace_is_followed(sandbox):
     sandbox.sh("mkdir real && echo x > real/f && ln -s real latest")
     assert sandbox.read_file("latest/f") == b"x\n"

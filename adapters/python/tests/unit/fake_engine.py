@@ -237,8 +237,10 @@ class _Service(pb_grpc.SandboxServicer):
     def WriteFile(self, request_iterator, context):
         first = next(request_iterator)
         files = self._session(context, first.session_id)
-        if first.path.startswith(b".."):
+        if first.path.startswith(b"../"):
             abort_file(context, grpc.StatusCode.INVALID_ARGUMENT, "invalid_path", "leaves the workspace")
+        if first.path == b"secret":
+            abort_file(context, grpc.StatusCode.PERMISSION_DENIED, "permission_denied", "not yours")
         data, largest = bytearray(first.data), len(first.data)
         for request in request_iterator:
             data += request.data
