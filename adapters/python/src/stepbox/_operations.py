@@ -80,7 +80,8 @@ def create_session(options: Mapping[str, Any], *, same_host: bool) -> Operation[
         isolation=list(reply.session.isolation),
     )
     try:
-        for path, data in _shapes.files(options.get("files")):
+        files, _ = _shapes.files(options.get("files"))
+        for path, data in files:
             yield from write_file(session, path, data)
     except StepboxError:
         yield from close_session(session)
@@ -89,11 +90,8 @@ def create_session(options: Mapping[str, Any], *, same_host: bool) -> Operation[
 
 
 def _file_violations(options: Mapping[str, Any]) -> list[Violation]:
-    try:
-        _shapes.files(options.get("files"))
-    except _shapes.ShapeError as wrong:
-        return [Violation("files", str(wrong))]
-    return []
+    _, mistakes = _shapes.files(options.get("files"))
+    return [Violation("files", mistake) for mistake in mistakes]
 
 
 def close_session(session: SessionFacts) -> Operation[None]:
@@ -211,11 +209,11 @@ def step(
 ) -> Operation[ExecutionResult]:
     """Runs a step, with its output as it comes when somebody listens, and completes what the reply left out."""
     request.session_id = session.id
+    if on_stdout is not None or on_stderr is not None:
+        return (yield from _streamed_step(session, request, on_stdout, on_stderr))
     timeout_s = request.options.timeout_s if request.options.HasField("timeout_s") else session.timeout_s
     # What is no sensible time is the engine's to refuse: the call itself must have one all the same.
     deadline = QUEUE_S + GRACE_S + (timeout_s if 0 < timeout_s < 1e9 else 0)
-    if on_stdout is not None or on_stderr is not None:
-        return (yield from _streamed_step(session, request, on_stdout, on_stderr, deadline))
     method = calls.RUN_CODE if isinstance(request, pb.RunCodeRequest) else calls.RUN
     reply = yield Unary(method, request, deadline)
     return (yield from _complete(session, reply.result))
@@ -226,7 +224,6 @@ def _streamed_step(
     request: pb.RunCodeRequest | pb.RunRequest,
     on_stdout: OnOutput,
     on_stderr: OnOutput,
-    deadline: float,
 ) -> Operation[ExecutionResult]:
     listeners = {pb.STREAM_STDOUT: on_stdout, pb.STREAM_STDERR: on_stderr}
     results: list[pb.StepResult] = []
@@ -245,7 +242,9 @@ def _streamed_step(
         stream = pb.RunStreamRequest(run_code=request)
     else:
         stream = pb.RunStreamRequest(run=request)
-    yield Pull(calls.RUN_STREAM, stream, take, deadline)
+    # No deadline: it would count the listeners' own time. The engine keeps that of the step and of the queue, and the
+    # stream of an engine that dies breaks.
+    yield Pull(calls.RUN_STREAM, stream, take, None)
     if not results:
         raise EngineError("the engine ended the stream of a step without a result")
     return (yield from _complete(session, results[-1]))
@@ -291,21 +290,38 @@ def _rest_of_output(session: SessionFacts, step_id: str, stream: pb.Stream, firs
 # ---- files ----
 
 
+def _shaped(*arguments: tuple[str, Any, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Arguments as they travel, by name, or one error with the mistakes in all of them."""
+    shaped: dict[str, Any] = {}
+    violations: list[Violation] = []
+    for name, value, shape in arguments:
+        try:
+            shaped[name] = shape(value)
+        except _shapes.ShapeError as wrong:
+            violations.append(Violation(name, str(wrong)))
+    if violations:
+        raise refused(violations)
+    return shaped
+
+
+def _optional(shape: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else shape(value)
+
+
 def _path(path: Any) -> bytes:
-    try:
-        return _shapes.path_bytes(path)
-    except _shapes.ShapeError as wrong:
-        raise refused([Violation("path", str(wrong))]) from None
+    return bytes(_shaped(("path", path, _shapes.path_bytes))["path"])
 
 
-def write_file(session: SessionFacts, path: Any, data: Any, mode: int | None = None) -> Operation[int]:
+def write_file(session: SessionFacts, path: Any, data: Any, mode: Any = None) -> Operation[int]:
     """Writes a file from memory."""
-    try:
-        content = memoryview(_shapes.data_bytes(data))
-    except _shapes.ShapeError as wrong:
-        raise refused([Violation("data", str(wrong))]) from None
+    shaped = _shaped(
+        ("path", path, _shapes.path_bytes),
+        ("data", data, _shapes.data_bytes),
+        ("mode", mode, _optional(_shapes.permission_bits)),
+    )
+    content = memoryview(shaped["data"])
     chunks = (bytes(content[start : start + CHUNK]) for start in range(0, len(content), CHUNK))
-    return (yield from _write(session, _path(path), chunks, mode))
+    return (yield from _write(session, shaped["path"], chunks, shaped["mode"]))
 
 
 def upload(session: SessionFacts, local: Any, path: Any) -> Operation[int]:
@@ -327,13 +343,17 @@ def _write(session: SessionFacts, path: bytes, chunks: Iterator[bytes], mode: in
 
 
 def read_file(
-    session: SessionFacts, path: Any, offset: int = 0, length: int | None = None, max_bytes: int | None = None
+    session: SessionFacts, path: Any, offset: Any = 0, length: Any = None, max_bytes: Any = None
 ) -> Operation[bytes]:
     """Reads a file into memory."""
     pieces: list[bytes] = []
-    request = pb.ReadFileRequest(
-        session_id=session.id, path=_path(path), offset=offset, length=length, max_bytes=max_bytes
+    shaped = _shaped(
+        ("path", path, _shapes.path_bytes),
+        ("offset", offset, _shapes.count),
+        ("length", length, _optional(_shapes.count)),
+        ("max_bytes", max_bytes, _optional(_shapes.count)),
     )
+    request = pb.ReadFileRequest(session_id=session.id, **shaped)
     yield Pull(calls.READ_FILE, request, lambda message: pieces.append(message.data), None)
     return b"".join(pieces)
 
@@ -399,14 +419,23 @@ def make_dir(session: SessionFacts, path: Any) -> Operation[None]:
     yield Unary(calls.MAKE_DIR, pb.MakeDirRequest(session_id=session.id, path=_path(path)), SHORT_S)
 
 
-def remove(session: SessionFacts, path: Any, recursive: bool) -> Operation[None]:
+def remove(session: SessionFacts, path: Any, recursive: Any) -> Operation[None]:
     """Removes an entry."""
+    shaped = _shaped(
+        ("path", path, _shapes.path_bytes),
+        ("recursive", recursive, _shapes.boolean),
+    )
+    request = pb.RemoveRequest(session_id=session.id, **shaped)
     # A large tree takes its time.
-    request = pb.RemoveRequest(session_id=session.id, path=_path(path), recursive=recursive)
     yield Unary(calls.REMOVE, request, None if recursive else SHORT_S)
 
 
-def move(session: SessionFacts, source: Any, target: Any, replace: bool) -> Operation[None]:
+def move(session: SessionFacts, source: Any, target: Any, replace: Any) -> Operation[None]:
     """Moves an entry."""
-    request = pb.MoveRequest(session_id=session.id, source=_path(source), target=_path(target), replace=replace)
+    shaped = _shaped(
+        ("source", source, _shapes.path_bytes),
+        ("target", target, _shapes.path_bytes),
+        ("replace", replace, _shapes.boolean),
+    )
+    request = pb.MoveRequest(session_id=session.id, **shaped)
     yield Unary(calls.MOVE, request, SHORT_S)

@@ -80,8 +80,10 @@ def count(value: Any) -> int:
     """A whole number from 0."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ShapeError(f"must be a whole number, got {_seen(value)}")
-    if not 0 <= value <= _UINT64_MAX:
-        raise ShapeError(f"must be a whole number from 0, got {value}")
+    if value < 0:
+        raise ShapeError(f"must be a whole number from 0, got {_shown(value)}")
+    if value > _UINT64_MAX:
+        raise ShapeError(f"must be a whole number from 0 to {_UINT64_MAX}, got {_shown(value)}")
     return value
 
 
@@ -90,6 +92,15 @@ def small_count(value: Any) -> int:
     if count(value) > _UINT32_MAX:
         raise ShapeError(f"must be at most {_UINT32_MAX}, got {value}")
     return int(value)
+
+
+def permission_bits(value: Any) -> int:
+    """The mode of a file, in full or a part of it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ShapeError(f"must be a whole number such as 0o644, got {_seen(value)}")
+    if not 0 <= value <= _UINT32_MAX:
+        raise ShapeError(f"must be permission bits such as 0o644, got {_shown(value)}")
+    return value
 
 
 def cap(value: Any) -> pb.Cap:
@@ -104,7 +115,7 @@ def cap(value: Any) -> pb.Cap:
 def user(value: Any) -> str:
     """A name, or a number with or without a group."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        return str(count(value))
     if not isinstance(value, str):
         raise ShapeError(f'must be a name or a uid such as "1000" or "1000:1000", got {_seen(value)}')
     return text(value)
@@ -215,13 +226,61 @@ def listener(value: Any) -> None:
         raise ShapeError(f"must be a function that takes bytes, got {_seen(value)}")
 
 
-def files(value: Any) -> list[tuple[bytes, bytes | memoryview]]:
-    """`{path: data}`."""
+def files(value: Any) -> tuple[list[tuple[bytes, bytes | memoryview]], list[str]]:
+    """`{path: data}`, and all that is wrong in it: what can never be written is told before a session is made."""
     if value is None:
-        return []
+        return [], []
     if not isinstance(value, Mapping):
-        raise ShapeError(f'must be {{"path": "text or bytes"}}, got {_seen(value)}')
-    return [(path_bytes(path), data_bytes(data)) for path, data in value.items()]
+        return [], [f'must be {{"path": "text or bytes"}}, got {_seen(value)}']
+    checked: list[tuple[bytes, bytes | memoryview]] = []
+    mistakes: list[str] = []
+    shown: dict[tuple[bytes, ...], str] = {}
+    for name, data in value.items():
+        try:
+            path = path_bytes(name)
+        except ShapeError as wrong:
+            mistakes.append(str(wrong))
+            continue
+        try:
+            shown[_file_names(path)] = _shown(name)
+            checked.append((path, data_bytes(data)))
+        except ShapeError as wrong:
+            mistakes.append(f"{_shown(name)}: {wrong}")
+    for names, name in shown.items():
+        above = next((names[:length] for length in range(1, len(names)) if names[:length] in shown), None)
+        if above is not None:
+            mistakes.append(f"{shown[above]} is a file, so that {name} cannot be below it")
+    return checked, mistakes
+
+
+# What Linux holds, as the engine has it.
+_PATH_MOST = 4096
+_NAME_MOST = 255
+
+
+def _file_names(path: bytes) -> tuple[bytes, ...]:
+    """The names that lead from the workspace to a file, as the engine reads a path."""
+    if not path:
+        raise ShapeError("an empty path")
+    if len(path) > _PATH_MOST:
+        raise ShapeError(f"a path of {len(path)} bytes; at most {_PATH_MOST}")
+    if b"\0" in path:
+        raise ShapeError(f"holds a NUL byte at {path.index(0)}")
+    below = path
+    if path.startswith(b"/"):
+        below = path.removeprefix(b"/workspace")
+        if below == path or below[:1] not in (b"", b"/"):
+            raise ShapeError("is outside the workspace; a path is relative to it, or absolute below /workspace")
+    parts = below.split(b"/")
+    if b".." in parts:
+        raise ShapeError('".." is not allowed in a path')
+    if parts[-1] in (b"", b"."):
+        raise ShapeError("names a directory, not a file")
+    names = tuple(part for part in parts if part not in (b"", b"."))
+    longest = max(map(len, names))
+    if longest > _NAME_MOST:
+        raise ShapeError(f"a name of {longest} bytes; at most {_NAME_MOST}")
+    return names
 
 
 def decoded_path(path: bytes) -> str:
@@ -239,5 +298,8 @@ def _seen(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no int of more than some thousands of digits
+        return "one that is too long to be written"
     return shown if len(shown) <= 80 else shown[:77] + "..."

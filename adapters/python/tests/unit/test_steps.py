@@ -55,6 +55,14 @@ def test_the_deadline_of_a_call_is_its_time_and_that_of_the_queue(face):
         assert 136 <= json.loads(sandbox.run(["echo"], timeout_s=102).stdout)["deadline"] <= 140
 
 
+def test_a_step_that_is_listened_to_has_no_deadline_that_counts_the_listeners_time(face):
+    with face(timeout_s=7) as sandbox:
+        for run in (sandbox.run_code, lambda *words, **call: sandbox.run(list(words), **call)):
+            for listener in ("on_stdout", "on_stderr"):
+                seen = json.loads(run("echo", timeout_s=2, **{listener: lambda piece: None}).stdout)
+                assert (seen["deadline"], seen["timeout_s"]) == (None, 2)
+
+
 def test_output_is_told_as_it_comes(face):
     with face() as sandbox:
         out, err = [], []
