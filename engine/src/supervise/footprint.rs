@@ -2,12 +2,14 @@
 //! by nothing but an end of the sandbox. Pages that files on disk back are none of it.
 //!
 //! The first look at all processes takes each one's own figures, which charge a page that several share to all of them.
-//! Only when that is past the limit are pages divided among those that share them, which takes a walk over page tables.
+//! Only when that is past the limit are pages divided among those that share them, which takes a walk over page tables,
+//! and a lock of each process's memory, that code can make whoever asks wait for.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, MemfdFlags, Mode, OFlags, StatxFlags, memfd_create, openat, statx};
@@ -27,19 +29,26 @@ const AGAIN_AFTER: Duration = Duration::from_millis(3);
 /// How long pages are divided at most. Whoever is not asked by then is charged in full: code that has many processes of
 /// many mappings on purpose must not gain the time that they take.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// By when [`Footprint::look`] has its answer, unless the kernel keeps it waiting for a single process.
+pub(super) const ANSWERED: Duration = Duration::from_millis(1000);
 
 /// A sandbox's memory, through its `/proc`.
 #[derive(Debug)]
 pub(super) struct Footprint {
+    windows: Arc<Windows>,
+    text: Vec<u8>,
+    memfds: Arc<Mutex<Memfds>>,
+    /// Since when a child has looked like one that borrows its parent's memory.
+    borrowers: HashMap<u32, Instant>,
+}
+
+#[derive(Debug)]
+struct Windows {
     proc: OwnedFd,
     segments: OwnedFd,
     tmpfs: Vec<OwnedFd>,
     /// The file system that memfds are on.
     nameless: (u32, u32),
-    text: Vec<u8>,
-    memfds: Memfds,
-    /// Since when a child has looked like one that borrows its parent's memory.
-    borrowers: HashMap<u32, Instant>,
 }
 
 /// Files in memory that only a descriptor leads to, by inode: bytes, and the sweep that saw them last.
@@ -122,39 +131,54 @@ impl Footprint {
         };
         let memfd = memfd_create("probe", MemfdFlags::CLOEXEC)?;
         let device = rustix::fs::fstat(memfd)?.st_dev;
-        Ok(Self {
-            proc,
-            segments,
-            tmpfs: windows.collect(),
-            nameless: (rustix::fs::major(device), rustix::fs::minor(device)),
-            text: Vec::new(),
-            memfds: Memfds::default(),
-            borrowers: HashMap::new(),
-        })
+        Ok(Self::of(
+            Arc::new(Windows {
+                proc,
+                segments,
+                tmpfs: windows.collect(),
+                nameless: (rustix::fs::major(device), rustix::fs::minor(device)),
+            }),
+            Arc::default(),
+        ))
     }
 
-    /// Looks at everything. What is past `most` is no more than there is, unless there was not the time to tell; below,
-    /// pages may be counted twice.
-    pub(super) fn look(&mut self, most: u64) -> Held {
-        let begun = Instant::now();
+    /// For another thread; both know the memfds that either has seen.
+    pub(super) fn another(&self) -> Self {
+        Self::of(self.windows.clone(), self.memfds.clone())
+    }
+
+    fn of(windows: Arc<Windows>, memfds: Arc<Mutex<Memfds>>) -> Self {
+        Self {
+            windows,
+            text: Vec::new(),
+            memfds,
+            borrowers: HashMap::new(),
+        }
+    }
+
+    /// Takes each process's own figures, that the kernel gives at once; pages may be counted twice.
+    pub(super) fn glance(&mut self) -> Held {
         let processes = self.processes();
         let kept = self.kept(&processes);
         let own: u64 = processes.iter().map(Process::held).sum();
-        if own + kept.bytes <= most {
-            let exact = processes.len() <= 1 && (own == 0 || kept.bytes == 0);
-            return Held {
-                bytes: own + kept.bytes,
-                exact,
-            };
+        Held {
+            bytes: own + kept.bytes,
+            exact: processes.len() <= 1 && (own == 0 || kept.bytes == 0),
         }
-        let mut held = self.divide(&processes, &kept, most);
+    }
+
+    /// Counts each page once. What is past `most` is no more than there is, unless there was not the time to tell; below,
+    /// pages may be counted twice.
+    pub(super) fn look(&mut self, most: u64) -> Held {
+        let begun = Instant::now();
+        let mut held = self.measure_until(most, begun + PATIENCE);
         for round in 0..AGAIN {
             let settled = held.exact || begun.elapsed() > PATIENCE;
             if held.bytes <= most || settled && round > 0 {
                 break;
             }
             std::thread::sleep(AGAIN_AFTER);
-            let again = self.measure(most);
+            let again = self.measure_until(most, begun + PATIENCE * 3 / 2);
             held = Held {
                 bytes: held.bytes.min(again.bytes),
                 ..again
@@ -163,16 +187,20 @@ impl Footprint {
         held
     }
 
-    /// Counts each page once, in a single look; with `most` 0 at least what there was.
-    pub(super) fn measure(&mut self, most: u64) -> Held {
+    /// Counts each page once, in a single look: at least what there was.
+    pub(super) fn measure(&mut self) -> Held {
+        self.measure_until(0, Instant::now() + PATIENCE)
+    }
+
+    fn measure_until(&mut self, most: u64, until: Instant) -> Held {
         let processes = self.processes();
         let kept = self.kept(&processes);
-        self.divide(&processes, &kept, most)
+        self.divide(&processes, &kept, most, until)
     }
 
     /// All but init, which is the engine's.
     fn processes(&mut self) -> Vec<Process> {
-        let mut found: Vec<Process> = numbers(&self.proc)
+        let mut found: Vec<Process> = numbers(&self.windows.proc)
             .into_iter()
             .filter(|pid| *pid != 1)
             .filter_map(|pid| self.process(pid))
@@ -217,13 +245,13 @@ impl Footprint {
 
     fn directory(&self, path: &str) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(&self.proc, path, flags, Mode::empty()).ok()
+        openat(&self.windows.proc, path, flags, Mode::empty()).ok()
     }
 
     /// Reads a file below `/proc`.
     fn read(&mut self, path: &str) -> Option<()> {
         let file = openat(
-            &self.proc,
+            &self.windows.proc,
             path,
             OFlags::RDONLY | OFlags::CLOEXEC,
             Mode::empty(),
@@ -234,33 +262,32 @@ impl Footprint {
 
     fn kept(&mut self, processes: &[Process]) -> Kept {
         let mut kept = Kept::default();
-        for tmpfs in &self.tmpfs {
+        for tmpfs in &self.windows.tmpfs {
             if let Ok(stat) = rustix::fs::fstatvfs(tmpfs) {
                 kept.bytes += stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize;
             }
         }
-        if rustix::fs::seek(&self.segments, rustix::fs::SeekFrom::Start(0)).is_ok()
-            && read_whole(&self.segments, &mut self.text).is_some()
-        {
+        if read_whole(&self.windows.segments, &mut self.text).is_some() {
             for (id, bytes) in parse_segments(&self.text) {
                 kept.bytes += bytes;
                 kept.segments.insert(id);
             }
         }
-        self.sweep(processes);
-        kept.bytes += self
-            .memfds
-            .known
-            .values()
-            .map(|(bytes, _)| bytes)
-            .sum::<u64>();
+        let mut memfds = self.memfds();
+        self.sweep(&mut memfds, processes);
+        kept.bytes += memfds.known.values().map(|(bytes, _)| bytes).sum::<u64>();
+        drop(memfds);
         kept
     }
 
+    fn memfds(&self) -> MutexGuard<'_, Memfds> {
+        self.memfds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Goes on through the descriptors of all tasks, each of which can have a table of its own; one round after the other.
-    fn sweep(&mut self, processes: &[Process]) {
+    fn sweep(&self, memfds: &mut Memfds, processes: &[Process]) {
         let mut looked = 0;
-        let begun = self.memfds.reached;
+        let begun = memfds.reached;
         let first = processes.partition_point(|process| process.pid < begun.0);
         for process in &processes[first..] {
             for task in self.tasks(process) {
@@ -270,14 +297,14 @@ impl Footprint {
                 if looked >= DESCRIPTORS {
                     return;
                 }
-                self.memfds.reached = (process.pid, task);
-                looked += 1 + self.descriptors_of(task);
+                memfds.reached = (process.pid, task);
+                looked += 1 + self.descriptors_of(memfds, task);
             }
         }
-        self.memfds.end_round();
+        memfds.end_round();
     }
 
-    fn descriptors_of(&mut self, task: u32) -> usize {
+    fn descriptors_of(&self, memfds: &mut Memfds, task: u32) -> usize {
         let Some(directory) = self.directory(&format!("{task}/fd")) else {
             return 0;
         };
@@ -291,24 +318,23 @@ impl Footprint {
                 StatxFlags::BLOCKS | StatxFlags::INO,
             );
             if let Ok(stat) = stat
-                && (stat.stx_dev_major, stat.stx_dev_minor) == self.nameless
+                && (stat.stx_dev_major, stat.stx_dev_minor) == self.windows.nameless
             {
-                self.memfds.saw(stat.stx_ino, stat.stx_blocks * 512);
+                memfds.saw(stat.stx_ino, stat.stx_blocks * 512);
             }
         }
         numbers.len()
     }
 
     /// Counts each page once. Also whether that holds: no process ended meanwhile, and none may only borrow its memory.
-    fn divide(&mut self, processes: &[Process], kept: &Kept, most: u64) -> Held {
-        let begun = Instant::now();
+    fn divide(&mut self, processes: &[Process], kept: &Kept, most: u64, until: Instant) -> Held {
         let suspects = self.borrowers_among(processes);
         let mut sum = Share::default();
         let mut excused = false;
         // Of borrowers that are counted all the same.
         let mut doubtful = 0;
         for process in processes {
-            let share = if begun.elapsed() < PATIENCE {
+            let share = if Instant::now() < until {
                 self.share_of(process)
             } else {
                 process.undivided()
@@ -332,12 +358,9 @@ impl Footprint {
         let bytes = if least > most || highest <= most {
             if least > most { least } else { highest }
         } else {
-            highest
-                - self
-                    .mapped_and_kept(processes, kept, begun + PATIENCE)
-                    .min(shared)
+            highest - self.mapped_and_kept(processes, kept, until).min(shared)
         };
-        let in_time = begun.elapsed() < PATIENCE;
+        let in_time = Instant::now() < until;
         let sure = doubtful == 0 || bytes - doubtful.min(bytes) > most;
         Held {
             bytes,
@@ -389,6 +412,7 @@ impl Footprint {
     /// Bytes that processes map of what [`Self::kept`] has counted.
     fn mapped_and_kept(&mut self, processes: &[Process], kept: &Kept, until: Instant) -> u64 {
         let tmpfs: HashSet<(u32, u32)> = self
+            .windows
             .tmpfs
             .iter()
             .filter_map(|fd| rustix::fs::fstat(fd).ok())
@@ -397,6 +421,7 @@ impl Footprint {
                 (rustix::fs::major(device), rustix::fs::minor(device))
             })
             .collect();
+        let nameless = self.windows.nameless;
         let mut bytes = 0;
         for process in processes {
             if Instant::now() >= until {
@@ -405,14 +430,15 @@ impl Footprint {
             if self.read(&format!("{}/smaps", process.task)).is_none() {
                 continue;
             }
+            let memfds = self.memfds();
             bytes += shares_of(&self.text, |area| {
                 let device = (area.major, area.minor);
                 tmpfs.contains(&device)
-                    || device == self.nameless
+                    || device == nameless
                         && if area.segment {
                             kept.segments.contains(&area.inode)
                         } else {
-                            self.memfds.known.contains_key(&area.inode)
+                            memfds.known.contains_key(&area.inode)
                         }
             });
         }
@@ -460,13 +486,15 @@ fn number(name: &CStr) -> Option<u32> {
     name.to_str().ok()?.parse().ok()
 }
 
-/// A file of `/proc` has no size that is known before.
+/// A file of `/proc` has no size that is known before. Read by position: what the descriptor is a copy of has the same.
 fn read_whole(file: impl AsFd, text: &mut Vec<u8>) -> Option<()> {
     text.clear();
     loop {
         let filled = text.len();
         text.resize(filled + 16 * 1024, 0);
-        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut text[filled..])) {
+        match rustix::io::retry_on_intr(|| {
+            rustix::io::pread(&file, &mut text[filled..], filled as u64)
+        }) {
             Ok(read) => {
                 text.truncate(filled + read);
                 if read == 0 {

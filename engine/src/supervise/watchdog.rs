@@ -7,18 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::footprint::Footprint;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::footprint::{ANSWERED, Footprint, Held};
 
 /// Bytes a second that no sandbox fills memory at, nearly: what is left to the limit says how long it can wait.
 const FASTEST: u64 = 4 << 30;
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(100);
-/// A pause is at least this many times as long as the look before it.
+/// A pause is this many times as long as the look before it, and no longer than the longest: code can make looks slow.
 const SHARE: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Watchdog {
     footprint: Footprint,
+    divider: Divider,
     max: u64,
     peak: Peak,
 }
@@ -39,8 +42,13 @@ impl Peak {
 
 impl Watchdog {
     pub(super) fn new(windows: Vec<OwnedFd>, max: u64, peak: Peak) -> io::Result<Self> {
+        let footprint = Footprint::new(windows)?;
         Ok(Self {
-            footprint: Footprint::new(windows)?,
+            divider: Divider {
+                idle: Some(footprint.another()),
+                running: None,
+            },
+            footprint,
             max,
             peak,
         })
@@ -50,43 +58,116 @@ impl Watchdog {
     pub(super) async fn bites(self) -> u64 {
         let Self {
             mut footprint,
+            mut divider,
             max,
-            mut peak,
+            peak,
         } = self;
         let mut wait = pause(max, Duration::ZERO);
         // A step's peak is told by exact looks: one is made whenever a cheap one finds clearly more than any before it.
         let mut highest = 0;
+        // Since when all looks, none of which divided pages, were past the limit.
+        let mut past = None;
         loop {
             tokio::time::sleep(wait).await;
-            let looked = tokio::task::spawn_blocking(move || {
-                let begun = Instant::now();
-                let held = footprint.look(max);
-                let mut used = held;
-                if !held.exact && held.bytes > highest + max / 8 {
-                    highest = held.bytes;
-                    used = footprint.measure(0);
-                }
-                if used.exact {
-                    peak.raise(used.bytes);
-                }
-                (footprint, peak, highest, held.bytes, begun.elapsed())
+            let begun = Instant::now();
+            let glanced = spawn_blocking(move || {
+                let held = footprint.glance();
+                (footprint, held)
             });
-            let Ok((print, most, found, bytes, took)) = looked.await else {
+            let Ok((print, mut held)) = glanced.await else {
                 // The runtime ends, and with it the sandbox.
                 return std::future::pending().await;
             };
-            (footprint, peak, highest) = (print, most, found);
-            if bytes > max {
-                return bytes;
+            footprint = print;
+            if held.bytes > max {
+                let until = *past.get_or_insert(begun) + ANSWERED;
+                match tokio::time::timeout_at(until.into(), divider.look(max)).await {
+                    Ok(divided) => held = divided,
+                    // Whoever makes the kernel slow to divide pages is charged for all of them.
+                    Err(_) if begun >= until => return held.bytes,
+                    Err(_) => {
+                        wait = SHORTEST;
+                        continue;
+                    }
+                }
             }
-            wait = pause(max - bytes, took);
+            past = None;
+            if held.exact {
+                peak.raise(held.bytes);
+            }
+            if held.bytes > max {
+                return held.bytes;
+            }
+            if !held.exact && held.bytes > highest + max / 8 && divider.measure(&peak).await {
+                highest = held.bytes;
+            }
+            wait = pause(max - held.bytes, begun.elapsed());
         }
+    }
+}
+
+/// Divides pages on a thread beside the watchdog's: the kernel may keep it waiting for as long as code likes.
+#[derive(Debug)]
+struct Divider {
+    idle: Option<Footprint>,
+    /// At most one, however long it takes. It answers with nothing if the watchdog did not ask.
+    running: Option<JoinHandle<(Footprint, Option<Held>)>>,
+}
+
+impl Divider {
+    /// What a whole look finds. Dropped before it is answered, the next one gets that answer.
+    async fn look(&mut self, max: u64) -> Held {
+        loop {
+            if let Some(mut footprint) = self.idle.take() {
+                self.running = Some(spawn_blocking(move || {
+                    let held = footprint.look(max);
+                    (footprint, Some(held))
+                }));
+            }
+            let Some(running) = &mut self.running else {
+                return std::future::pending().await;
+            };
+            let answer = running.await;
+            self.running = None;
+            let Ok((footprint, held)) = answer else {
+                continue;
+            };
+            self.idle = Some(footprint);
+            if let Some(held) = held {
+                return held;
+            }
+        }
+    }
+
+    /// Starts to tell the peak by what there is now, unless it is at work.
+    async fn measure(&mut self, peak: &Peak) -> bool {
+        if let Some(running) = &mut self.running
+            && running.is_finished()
+        {
+            let answer = running.await;
+            self.running = None;
+            self.idle = answer.ok().map(|(footprint, _)| footprint);
+        }
+        let Some(mut footprint) = self.idle.take() else {
+            return false;
+        };
+        let peak = peak.clone();
+        self.running = Some(spawn_blocking(move || {
+            let held = footprint.measure();
+            if held.exact {
+                peak.raise(held.bytes);
+            }
+            (footprint, None)
+        }));
+        true
     }
 }
 
 fn pause(left: u64, took: Duration) -> Duration {
     let until_full = Duration::from_micros(left / (FASTEST / 1_000_000));
-    until_full.clamp(SHORTEST, LONGEST).max(took * SHARE)
+    until_full
+        .clamp(SHORTEST, LONGEST)
+        .max((took * SHARE).min(LONGEST))
 }
 
 #[cfg(test)]
@@ -102,8 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn looks_take_a_quarter_of_the_time_at_most() {
-        let took = Duration::from_millis(70);
+    fn looks_take_a_quarter_of_the_time_until_the_pause_is_the_longest() {
+        let took = Duration::from_millis(20);
         assert_eq!(pause(0, took), took * 3);
+        assert_eq!(pause(0, took * 100), LONGEST);
     }
 }

@@ -54,7 +54,42 @@ thread.start()
 thread.join()
 print("held")
 """
+# Whoever asks for the shares of the first process waits for a lock. Another takes so many MiB for so many seconds.
+SLOW_TO_DIVIDE = """
+import ctypes, os, threading, time
 
+child = os.fork()
+if child == 0:
+    time.sleep(1)
+    b = bytearray({} << 20)
+    time.sleep({})
+    print("held", flush=True)
+    os._exit(0)
+
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+def hold():
+    size = 16 << 30
+    while True:
+        start = libc.mmap(None, size, 1, 0x4022, -1, 0)
+        # Small pages, that are all the one of zeros, are looked up at once.
+        for advice in (15, 22):
+            libc.madvise(start, size, advice)
+        libc.munmap(start, size)
+
+def queue():
+    while True:
+        libc.munmap(libc.mmap(None, 4096, 3, 0x22, -1, 0), 4096)
+
+for work in (hold, queue):
+    threading.Thread(target=work, daemon=True).start()
+os.waitpid(child, 0)
+os._exit(0)
+"""
 
 EATERS = {
     "main": "b = []\nwhile True: b.append(bytearray(4 << 20))",
@@ -95,6 +130,7 @@ EATERS = {
     "/dev/shm": "open('/dev/shm/x', 'wb').write(bytes(30 << 20))\nb = bytearray(110 << 20)\n" + HOLD,
     "after the first thread's end": FIRST_THREAD_ENDS.format(400),
     "memfd of a thread's own": OWN_DESCRIPTORS.format(400),
+    "beside a process that is slow to look at": SLOW_TO_DIVIDE.format(400, 6),
     "a file without a name": (
         "import os, tempfile\nf = tempfile.TemporaryFile(dir='/tmp')\nf.write(bytes(30 << 20))\nf.flush()\n"
         "b = bytearray(110 << 20)\n" + HOLD
@@ -147,6 +183,7 @@ FRUGAL = {
     "reserved addresses": "import mmap\nm = mmap.mmap(-1, 8 << 30)\nm[0] = 1\n" + HOLD,
     "a first thread that ends": FIRST_THREAD_ENDS.format(60),
     "a thread's own descriptors": OWN_DESCRIPTORS.format(60),
+    "little beside a process that is slow to look at": SLOW_TO_DIVIDE.format(40, 2),
     "memory that is given back": ("for _ in range(40): b = bytearray(60 << 20); del b\n" + HOLD),
 }
 
