@@ -100,78 +100,50 @@ const fn bits(flags: i32) -> u32 {
 
 const INIT: &[u32] = &[1];
 
+const fn one_of(argument: u8, values: &'static [u32]) -> Check {
+    Check::OneOf {
+        argument,
+        mask: ALL,
+        values,
+    }
+}
+
 pub(super) static NOT_INIT: Rule = Rule {
     clauses: &[Clause {
-        when: &[Check::OneOf {
-            argument: 0,
-            mask: ALL,
-            values: INIT,
-        }],
+        when: &[one_of(0, INIT)],
         then: EPERM,
     }],
     otherwise: Action::Allow,
 };
 
-/// The values of `which` in `setpriority`.
-const OF_A_PROCESS: u32 = 0;
-const OF_A_USER: u32 = 2;
+const PRIO_PROCESS: &[u32] = &[0];
+const PRIO_USER: &[u32] = &[2];
 
 pub(super) static SETPRIORITY: Rule = Rule {
     clauses: &[
         Clause {
-            when: &[
-                Check::OneOf {
-                    argument: 0,
-                    mask: ALL,
-                    values: &[OF_A_PROCESS],
-                },
-                Check::OneOf {
-                    argument: 1,
-                    mask: ALL,
-                    values: INIT,
-                },
-            ],
+            when: &[one_of(0, PRIO_PROCESS), one_of(1, INIT)],
             then: EPERM,
         },
         Clause {
-            when: &[Check::OneOf {
-                argument: 0,
-                mask: ALL,
-                values: &[OF_A_USER],
-            }],
+            when: &[one_of(0, PRIO_USER)],
             then: EPERM,
         },
     ],
     otherwise: Action::Allow,
 };
 
-/// The values of `which` in `ioprio_set`.
-const IO_OF_A_PROCESS: u32 = 1;
-const IO_OF_A_USER: u32 = 3;
+const IOPRIO_WHO_PROCESS: &[u32] = &[1];
+const IOPRIO_WHO_USER: &[u32] = &[3];
 
 pub(super) static IOPRIO_SET: Rule = Rule {
     clauses: &[
         Clause {
-            when: &[
-                Check::OneOf {
-                    argument: 0,
-                    mask: ALL,
-                    values: &[IO_OF_A_PROCESS],
-                },
-                Check::OneOf {
-                    argument: 1,
-                    mask: ALL,
-                    values: INIT,
-                },
-            ],
+            when: &[one_of(0, IOPRIO_WHO_PROCESS), one_of(1, INIT)],
             then: EPERM,
         },
         Clause {
-            when: &[Check::OneOf {
-                argument: 0,
-                mask: ALL,
-                values: &[IO_OF_A_USER],
-            }],
+            when: &[one_of(0, IOPRIO_WHO_USER)],
             then: EPERM,
         },
     ],
