@@ -2,6 +2,7 @@
 //! evidence; decides nothing.
 
 mod capture;
+mod figures;
 mod footprint;
 mod listener;
 mod step;
