@@ -1,13 +1,20 @@
-//! Compiles the protocol with protox, so that no `protoc` is needed.
+//! Compiles the protocol with protox, so that no `protoc` is needed, and the library that interpreters load.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    compile_protocol(&out)?;
+    compile_template(&out)
+}
+
+fn compile_protocol(out: &Path) -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
     let file = root.join("stepbox/v1/sandbox.proto");
     println!("cargo:rerun-if-changed={}", file.display());
     let descriptors = protox::compile([&file], [&root])?;
-    let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(
         out.join("stepbox_descriptor.bin"),
         prost::Message::encode_to_vec(&descriptors),
@@ -15,5 +22,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".")
         .compile_fds(descriptors)?;
+    Ok(())
+}
+
+/// By the compiler itself: it has no dependency, not even the library that the engine is linked with, and whatever flags
+/// the engine is built with are not for it.
+fn compile_template(out: &Path) -> Result<(), Box<dyn Error>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("template/src");
+    println!("cargo:rerun-if-changed={}", source.display());
+    let compiled = Command::new(std::env::var("RUSTC")?)
+        .args(["--crate-name", "stepbox_template", "--crate-type", "cdylib"])
+        .args(["--edition", "2024", "--target", &std::env::var("TARGET")?])
+        .args(["-C", "panic=abort", "-C", "opt-level=3"])
+        .args(["-C", "codegen-units=1", "-C", "strip=symbols"])
+        .args(["-C", "link-arg=-nostartfiles"])
+        .arg("-o")
+        .arg(out.join("template.so"))
+        .arg(source.join("lib.rs"))
+        .status()?;
+    if !compiled.success() {
+        return Err("the library for interpreters could not be compiled".into());
+    }
     Ok(())
 }

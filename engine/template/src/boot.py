@@ -1,0 +1,239 @@
+# The life of a template, and of what is forked from it. Started as the script of an interpreter that a session uses, from
+# a sealed file, before any session's code, data or environment is near.
+#
+# Nothing of the standard library is imported here that the interpreter has not imported by itself at its start: what a
+# step finds in `sys.modules` is what it would find in an interpreter of its own.
+import sys
+
+SOCKET = 3
+LIBRARY = "/proc/self/fd/4"
+SCRIPT = "/run/stepbox/main.py"
+
+
+def load():
+    import _imp
+
+    specification = type(sys.__spec__)("_stepbox", None, origin=LIBRARY)
+    module = _imp.create_dynamic(specification)
+    _imp.exec_dynamic(module)
+    sys.modules.pop("_stepbox", None)
+    return module
+
+
+def quiet(os):
+    # The standard streams were made on pipes, as those of a step are; from here on nobody reads them.
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def preload(names, os, native):
+    for name in names:
+        try:
+            __import__(name)
+        except BaseException as error:
+            native.refuse(f"{name}\0could not be imported: {type(error).__name__}: {error}".encode("utf-8", "replace"))
+        if len(os.listdir("/proc/self/task")) > 1:
+            native.refuse(f"{name}\0starts threads when it is imported, which a forked process would not have".encode())
+
+
+class Main:
+    """What a step's process does with what it is told."""
+
+    def __init__(self, os, gc):
+        self.os = os
+        self.gc = gc
+        self.module = type(sys)
+        self.loader = type(sys.modules["__main__"].__loader__)
+        self.known = set(sys.modules)
+        self.path = list(sys.path[1:])
+
+    def surroundings(self, environment):
+        os = self.os
+        pairs = dict(zip(environment[::2], environment[1::2]))
+        for name in [name for name in os.environb if name not in pairs]:
+            del os.environb[name]
+        for name, value in pairs.items():
+            if os.environb.get(name) != value:
+                os.environb[name] = value
+        listed = pairs.get(b"PYTHONPATH", b"")
+        sys.path[:] = [
+            SCRIPT.rpartition("/")[0],
+            *[os.fsdecode(place) for place in listed.split(b":") if place],
+            *self.path,
+        ]
+        if b"TZ" in pairs:
+            import time
+
+            time.tzset()
+
+    def reseed(self):
+        fresh = self.os.urandom
+        modules = sys.modules
+        if "random" in modules:
+            modules["random"].seed()
+        if "tempfile" in modules:
+            modules["tempfile"]._name_sequence = None
+        if "uuid" in modules:
+            for name in ("_node", "_last_timestamp"):
+                if hasattr(modules["uuid"], name):
+                    setattr(modules["uuid"], name, None)
+        if "_ssl" in modules:
+            modules["_ssl"].RAND_add(fresh(64), 0.0)
+        if "numpy.random" in modules:
+            modules["numpy.random"].seed(int.from_bytes(fresh(4), "little"))
+        if "torch" in modules:
+            modules["torch"].manual_seed(int.from_bytes(fresh(8), "little") >> 1)
+
+    def fresh_main(self):
+        main = self.module("__main__")
+        scope = main.__dict__
+        scope["__file__"] = SCRIPT
+        scope["__cached__"] = None
+        scope["__builtins__"] = sys.modules["builtins"]
+        scope["__loader__"] = self.loader("__main__", SCRIPT)
+        if sys.version_info < (3, 14):
+            scope["__annotations__"] = {}
+        sys.modules["__main__"] = main
+        return scope
+
+    def run(self, source, scope):
+        """Runs the code; gives the exit code, or none where it was interrupted."""
+        try:
+            exec(compile(source, SCRIPT, "exec", dont_inherit=True), scope)
+        except SystemExit as error:
+            return self.exit_code(error.code)
+        except BaseException as error:
+            self.show(error)
+            return None if isinstance(error, KeyboardInterrupt) else 1
+        return 0
+
+    def exit_code(self, code):
+        if code is None:
+            return 0
+        if isinstance(code, int):
+            return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
+        self.flush(sys.stdout)
+        try:
+            sys.stderr.write(f"{code}\n")
+        except BaseException:
+            pass
+        return 1
+
+    def show(self, error):
+        # The first entry is the call above.
+        traceback = error.__traceback__ and error.__traceback__.tb_next
+        error = error.with_traceback(traceback)
+        self.flush(sys.stdout)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
+        try:
+            sys.excepthook(type(error), error, traceback)
+        except SystemExit:
+            raise
+        except BaseException as worse:
+            sys.stderr.write("Error in sys.excepthook:\n")
+            sys.__excepthook__(type(worse), worse, worse.__traceback__)
+            sys.stderr.write("\nOriginal exception was:\n")
+            sys.__excepthook__(type(error), error, traceback)
+
+    def flush(self, stream):
+        try:
+            stream.flush()
+        except BaseException:
+            return False
+        return True
+
+    def finish(self, scope, code):
+        """Ends as an interpreter does, as far as a program can tell: threads, exit handlers, finalizers, streams."""
+        if "threading" in sys.modules:
+            try:
+                sys.modules["threading"]._shutdown()
+            except BaseException as error:
+                self.show(error)
+        import atexit
+
+        atexit._run_exitfuncs()
+        flushed = self.flush(sys.stdout) if sys.stdout is not None else True
+        if sys.stderr is not None:
+            self.flush(sys.stderr)
+        self.clear(scope)
+        modules = sys.modules
+        for name in reversed([name for name in list(modules) if name not in self.known]):
+            module = modules.get(name)
+            if isinstance(module, self.module) and name != "builtins" and name != "sys":
+                self.clear(module.__dict__)
+        self.gc.collect()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                self.flush(stream)
+        return code if flushed else 120
+
+    def clear(self, scope):
+        names = [name for name in scope if isinstance(name, str) and name != "__builtins__"]
+        # The private ones first, as the interpreter does.
+        for private in (True, False):
+            for name in names:
+                if (name[0:1] == "_" and name[1:2] != "_") == private:
+                    scope[name] = None
+
+    def end(self, code):
+        if code is None:
+            import signal
+
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            self.os.kill(self.os.getpid(), signal.SIGINT)
+        self.os._exit(code if code is not None else 130)
+
+
+def rehearse(main):
+    """Goes the way of a step once: each page that is written to for the first time since the fork is copied, which takes
+    longer than the step does. What it leaves is taken back."""
+    import atexit
+
+    known = set(sys.modules)
+    scope = main.fresh_main()
+    main.run(b"import sys\nprint(1)\n", scope)
+    main.flush(sys.stdout)
+    main.clear(scope)
+    main.gc.collect()
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def live():
+    import gc
+    import os
+
+    native = load()
+    names = [name.decode() for name in native.begin(SOCKET)]
+    quiet(os)
+    del sys.path[0]
+    sys.path.insert(0, "/run/stepbox")
+    preload(names, os, native)
+    sys.path_importer_cache.clear()
+    main = Main(os, gc)
+    rehearse(main)
+    gc.collect()
+    gc.freeze()
+    expected = native.serve()
+    # Only a process in a sandbox comes to here.
+    main.surroundings(expected)
+    main.reseed()
+    rehearse(main)
+    scope = main.fresh_main()
+    source, arguments, environment = native.wait()
+    if environment != expected:
+        main.surroundings(environment)
+    sys.argv = [os.fsdecode(argument) for argument in arguments[1:]]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = [os.fsdecode(argument) for argument in arguments]
+    code = main.run(source, scope)
+    del source
+    code = main.finish(scope, code)
+    main.end(code)
+
+
+live()
