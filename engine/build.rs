@@ -30,7 +30,12 @@ fn compile_protocol(out: &Path) -> Result<(), Box<dyn Error>> {
 fn compile_template(out: &Path) -> Result<(), Box<dyn Error>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("template/src");
     println!("cargo:rerun-if-changed={}", source.display());
-    let compiled = Command::new(std::env::var("RUSTC")?)
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the compiler that builds the engine, at build time"
+    )]
+    let mut compiler = Command::new(std::env::var("RUSTC")?);
+    let compiled = compiler
         .args(["--crate-name", "stepbox_template", "--crate-type", "cdylib"])
         .args(["--edition", "2024", "--target", &std::env::var("TARGET")?])
         .args(["-C", "panic=abort", "-C", "opt-level=3"])

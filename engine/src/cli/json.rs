@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::outcome::{FileChange, Output, StepResult};
+use crate::outcome::{FileChange, Output, Start, StepResult};
 
 pub(super) fn result(result: &StepResult) -> Value {
     let StepResult {
@@ -20,6 +20,7 @@ pub(super) fn result(result: &StepResult) -> Value {
         limits,
         isolation,
         image_digest,
+        start,
     } = result;
     let fault = verdict.fault.as_ref().map(|fault| {
         json!({
@@ -68,6 +69,7 @@ pub(super) fn result(result: &StepResult) -> Value {
         })).collect::<Vec<_>>(),
         "isolation": isolation,
         "image_digest": image_digest,
+        "start": start.map(Start::name),
     })
 }
 

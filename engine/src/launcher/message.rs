@@ -21,6 +21,8 @@ pub enum Role {
     Spawner,
     /// Serves the workspace of one session.
     Keeper,
+    /// Becomes an interpreter that is forked into sandboxes.
+    Template,
 }
 
 /// The first message to a launcher.

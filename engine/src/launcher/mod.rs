@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! engine ── launcher ── realm (pid 1 of a pid namespace) ─┬─ spawner ── init of a sandbox ── the code
-//!                                                         └─ keeper (the workspace of one session)
+//!                                                         ├─ keeper (the workspace of one session)
+//!                                                         └─ template ── sub-template of a slot
 //! ```
 //!
 //! Whichever of engine and launcher survives the other removes what both made.
@@ -16,6 +17,7 @@ pub mod owners;
 pub mod realm;
 pub mod scratch;
 pub mod spawner;
+mod template;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};

@@ -12,7 +12,7 @@ use rustix::thread::{
 };
 
 use super::message::{Role, ToRealm};
-use super::{keeper, spawner};
+use super::{keeper, spawner, template};
 use crate::sandbox::identity::BOX_ID;
 use crate::sys::clone::{Namespaces, fork};
 use crate::sys::datagram;
@@ -87,7 +87,7 @@ fn make(role: Role, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::Result
         cgroups: all.collect(),
     };
     let namespaces = match role {
-        Role::Spawner => Namespaces::MOUNT
+        Role::Spawner | Role::Template => Namespaces::MOUNT
             .and(Namespaces::NET)
             .and(Namespaces::IPC)
             .and(Namespaces::UTS),
@@ -99,6 +99,7 @@ fn make(role: Role, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::Result
             match role {
                 Role::Spawner => spawner::main(inherited),
                 Role::Keeper => keeper::main(inherited),
+                Role::Template => template::main(inherited),
             }
         }
         // The socket of a process that could not be made closes here: the engine sees its end.

@@ -39,6 +39,18 @@ pub struct FaultDetail {
     pub path: Option<Vec<u8>>,
 }
 
+/// How the process of the code came to be. What it may do, and what is told of it, is the same.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Start {
+    /// It executed its program.
+    #[default]
+    Cold,
+    /// It was forked from a booted interpreter when the step was asked for.
+    Forked,
+    /// It was forked before, and waited.
+    ForkedAhead,
+}
+
 /// Measured; unknown is none, never 0.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
@@ -156,6 +168,8 @@ pub struct StepResult {
     pub limits: Vec<AppliedLimit>,
     pub isolation: Vec<String>,
     pub image_digest: String,
+    /// None: the code did not run.
+    pub start: Option<Start>,
 }
 
 /// What a running step tells while it runs.

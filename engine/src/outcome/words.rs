@@ -1,6 +1,6 @@
 //! The words of an outcome, as every surface spells them.
 
-use super::{ChangeKind, EnforcedBy, FaultKind, FileKind, Resource};
+use super::{ChangeKind, EnforcedBy, FaultKind, FileKind, Resource, Start};
 
 impl FaultKind {
     #[must_use]
@@ -68,6 +68,18 @@ impl FileKind {
             Self::Fifo => "fifo",
             Self::Socket => "socket",
             Self::Device => "device",
+        }
+    }
+}
+
+impl Start {
+    /// The word in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Forked => "forked",
+            Self::ForkedAhead => "forked_ahead",
         }
     }
 }

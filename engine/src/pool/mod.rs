@@ -5,12 +5,16 @@ mod keeper;
 mod launcher;
 mod slot;
 mod spares;
+mod template;
+mod templates;
 
 pub use channel::Channel;
 pub use keeper::{Keeper, KeeperError};
 pub use launcher::{Launcher, Started, start};
 pub use slot::{Attachment, Skeleton, Slot, Streams};
 pub use spares::{Seed, Spares};
+pub use template::{Forked, Template, TemplateError};
+pub use templates::{Booted, TemplateKey, TemplateView, Templates};
 
 use crate::sandbox::cgroup::CgroupError;
 use crate::sandbox::plan::StepError;

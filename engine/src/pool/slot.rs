@@ -9,6 +9,7 @@ use rustix::fs::{Gid, Uid};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 
+use super::template::{Forked, SubTemplate, Template};
 use super::{Channel, Launcher, PoolError};
 use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner};
 use crate::outcome::AppliedLimit;
@@ -16,6 +17,7 @@ use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, OomWatch, SlotCgrou
 use crate::sandbox::init::FromInit;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
+use crate::sandbox::template::Fork;
 use crate::spec::Limits;
 use crate::sys::{datagram, readiness};
 
@@ -39,6 +41,12 @@ pub struct Skeleton {
     pub listener: Option<OwnedFd>,
     /// Taken by the step.
     pub streams: Option<Streams>,
+    /// The ways into it for a process that is forked from a template, where the session has one.
+    ways: Vec<OwnedFd>,
+    /// What waits in it for code, or is on its way there. Without code for it it is to be ended: [`Self::clear`].
+    pub forked: Option<Forked>,
+    /// Microseconds of processor time that were spent in it before its step.
+    pub spent_us: u64,
 }
 
 /// The standard streams of a step, as pipes: the end that reads, the end that writes.
@@ -68,6 +76,13 @@ impl Streams {
 }
 
 impl Skeleton {
+    /// Leaves nothing in the sandbox but its init.
+    pub async fn clear(&mut self) {
+        if let Some(forked) = self.forked.take() {
+            forked.end().await;
+        }
+    }
+
     /// Ends the sandbox and waits until nothing of it is left.
     pub async fn end(self) -> Result<(), PoolError> {
         let failed = |source| PoolError::Io {
@@ -96,6 +111,8 @@ pub struct Slot {
     pub user: u32,
     spawner: Channel,
     cgroup: Option<SlotCgroup>,
+    /// With the number of the template that it is a fork of.
+    sub_template: Option<(u64, SubTemplate)>,
 }
 
 /// Tasks of ours in a step's cgroup beside the code's: its init.
@@ -138,7 +155,89 @@ impl Slot {
             user,
             spawner,
             cgroup: Some(cgroup),
+            sub_template: None,
         })
+    }
+
+    /// Makes the slot's sub-template one of `template`, unless it is. To be called while no sandbox is in the slot; takes
+    /// as long as joining cgroups does.
+    pub async fn branch(&mut self, template: &Template) -> Result<(), PoolError> {
+        if let Some((number, sub_template)) = self.sub_template.take() {
+            if number == template.number && sub_template.is_alive() {
+                self.sub_template = Some((number, sub_template));
+                return Ok(());
+            }
+            sub_template.end().await;
+        }
+        let Some(mut cgroup) = self.cgroup.take() else {
+            return Err(PoolError::Gone("the cgroup of a slot"));
+        };
+        let joins = cgroup.join_fds();
+        let branched = match joins {
+            Ok(joins) => template.branch(&joins).await,
+            Err(error) => Err(error.into()),
+        };
+        let sealed = blocking(move || {
+            let sealed = cgroup.seal();
+            Ok((cgroup, sealed))
+        });
+        let (cgroup, sealed) = sealed.await?;
+        self.cgroup = Some(cgroup);
+        match branched {
+            Ok(sub_template) => self.sub_template = Some((template.number, sub_template)),
+            // The slot is as good as before.
+            Err(error) => tracing::debug!(%error, "a slot has no part of its template"),
+        }
+        Ok(sealed?)
+    }
+
+    /// Whether a process can be forked into its sandboxes.
+    #[must_use]
+    pub fn can_fork(&self) -> bool {
+        self.sub_template
+            .as_ref()
+            .is_some_and(|(_, sub_template)| sub_template.is_alive())
+    }
+
+    /// Has a process forked into a sandbox of this slot, to wait there. It is on its way at return.
+    pub async fn fork(
+        &self,
+        skeleton: &mut Skeleton,
+        spec: &SkeletonSpec,
+        environment: Vec<(String, String)>,
+    ) -> Result<(), PoolError> {
+        let Some((_, sub_template)) = &self.sub_template else {
+            return Err(PoolError::Gone("a sub-template"));
+        };
+        let leaf = match &self.cgroup {
+            Some(cgroup) => cgroup.leaf()?,
+            None => None,
+        };
+        let fork = Fork {
+            users: spec.tasks.is_some(),
+            leaf: leaf.is_some(),
+            tasks: spec.tasks,
+            pinned: spec.pinned,
+            environment,
+        };
+        let ways = std::mem::take(&mut skeleton.ways);
+        skeleton.forked = Some(sub_template.fork(fork, &ways, leaf.as_ref()).await?);
+        Ok(())
+    }
+
+    /// Forks a process ahead of the step, and waits until it waits.
+    pub async fn fork_ahead(
+        &self,
+        skeleton: &mut Skeleton,
+        spec: &SkeletonSpec,
+        environment: Vec<(String, String)>,
+    ) -> Result<(), PoolError> {
+        self.fork(skeleton, spec, environment).await?;
+        if let Some(forked) = &mut skeleton.forked {
+            forked.settle().await?;
+        }
+        skeleton.spent_us = self.counters().cpu_us.unwrap_or(0);
+        Ok(())
     }
 
     /// Whether its spawner lives.
@@ -187,11 +286,15 @@ impl Slot {
             windows: Vec::new(),
             listener: None,
             streams: None,
+            ways: Vec::new(),
+            forked: None,
+            spent_us: 0,
         };
         loop {
             let message = skeleton.control.receive().await;
             match message.map_err(PoolError::io("init"))? {
                 Some((FromInit::Windows, windows)) => skeleton.windows.extend(windows),
+                Some((FromInit::Joinable, ways)) => skeleton.ways = ways,
                 Some((FromInit::Ready, descriptors)) => {
                     skeleton.listener = descriptors.into_iter().next();
                     let own = rustix::process::geteuid().as_raw();
@@ -256,10 +359,13 @@ impl Slot {
     /// Ends the spawner and removes the cgroup.
     pub async fn close(self) -> Result<(), PoolError> {
         let Self {
-            spawner, cgroup, ..
+            spawner,
+            cgroup,
+            sub_template,
+            ..
         } = self;
-        // The spawner ends when its socket closes; its cgroup can go when it is gone, which the removal retries for.
-        drop(spawner);
+        // Both end when their sockets close; the cgroup can go when they are gone, which the removal retries for.
+        drop((spawner, sub_template));
         match cgroup {
             Some(cgroup) => blocking(move || cgroup.remove()).await,
             None => Ok(()),

@@ -20,12 +20,14 @@ use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};
 use crate::sys::rusage::children_peak;
 
-/// The one message to an init; beside it: stdin, stdout, stderr.
+/// The one message to an init; beside a `Go`: stdin, stdout, stderr.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToInit {
     Go(Box<Request>),
     /// The request is too long for a datagram: it is in a memfd beside the streams.
     GoLong,
+    /// The code's process is this one, which was forked into the sandbox: only its end is to be told.
+    Adopt(i32),
 }
 
 /// What to execute. No bound but memory.
@@ -52,6 +54,8 @@ pub struct Code {
 pub enum FromInit {
     /// Beside it: what the sandbox's memory is measured by, in one or several of these.
     Windows,
+    /// Beside it: the ways into the sandbox, in the order of `show_namespaces`.
+    Joinable,
     /// The skeleton stands; its seccomp listener is beside it.
     Ready,
     /// A step of the plan failed: the code did not run.
@@ -89,10 +93,13 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
         return Ok(());
     };
-    let (streams, rest) = split(descriptors)?;
-    let request = match go {
-        ToInit::Go(request) => *request,
-        ToInit::GoLong => read_request(&rest)?,
+    let (request, streams) = match go {
+        ToInit::Adopt(main) => return reap(engine, main, spec.watched),
+        ToInit::Go(request) => (*request, split(descriptors)?.0),
+        ToInit::GoLong => {
+            let (streams, rest) = split(descriptors)?;
+            (read_request(&rest)?, streams)
+        }
     };
     if let Some(code) = &request.code {
         write_code(&code_directory, code)?;

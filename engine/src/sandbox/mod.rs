@@ -11,4 +11,5 @@ pub mod probe;
 pub mod rootfs;
 pub mod seccomp;
 pub mod skeleton;
+pub mod template;
 pub mod tree;

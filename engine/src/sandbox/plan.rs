@@ -37,6 +37,9 @@ pub enum Step {
     LockSecurebits,
     NoNewPrivileges,
     BaseFilter,
+    // template, instead of the cgroups and what follows
+    TemplateScratch,
+    KeepToEnter,
     // spawner, per session
     AttachMount,
     // spawner, per sandbox
@@ -53,10 +56,14 @@ pub enum Step {
     MountCode,
     Hostname,
     ShowMemory,
+    ShowNamespaces,
     Undumpable,
     DropCapabilities,
     StepFilter,
     PassListener,
+    // template, ahead of a step
+    ForkTemplate,
+    EnterSandbox,
     // init, on go
     ReadRequest,
     WriteCode,
@@ -120,6 +127,21 @@ pub const KEEPER: &[Step] = &[
     Step::BaseFilter,
 ];
 
+/// What a template does before it is an interpreter.
+pub const TEMPLATE: &[Step] = &[
+    Step::DieWithParent,
+    Step::EnterRoot,
+    Step::TemplateProc,
+    Step::PivotRoot,
+    Step::TemplateScratch,
+    Step::SessionKeyring,
+    Step::KeepToEnter,
+    Step::DropBoundingSet,
+    Step::NoNewPrivileges,
+    Step::BaseFilter,
+    Step::Execute,
+];
+
 /// What a sandbox's init does before it waits for a step.
 pub const SKELETON: &[Step] = &[
     Step::DieWithParent,
@@ -134,6 +156,7 @@ pub const SKELETON: &[Step] = &[
     Step::MountCode,
     Step::Hostname,
     Step::ShowMemory,
+    Step::ShowNamespaces,
     Step::Undumpable,
     Step::DropCapabilities,
     Step::StepFilter,
@@ -198,6 +221,41 @@ pub const STAGES: &[Stage] = &[
         name: "init",
         when: "ahead of each step, as pid 1 of the sandbox",
         steps: SKELETON,
+    },
+    Stage {
+        name: "template",
+        when: "once per interpreter, root and preload, in the background",
+        steps: TEMPLATE,
+    },
+    Stage {
+        name: "forked",
+        when: "ahead of a step of Python where a template stands, in a fork of its interpreter",
+        steps: &[
+            Step::ForkTemplate,
+            Step::EnterSandbox,
+            Step::OomScore,
+            Step::SignalMask,
+            Step::NewSession,
+            Step::SessionKeyring,
+            Step::Umask,
+            Step::ResourceLimits,
+            Step::DropCapabilities,
+            Step::StepFilter,
+            Step::PassListener,
+        ],
+    },
+    Stage {
+        name: "forked, go",
+        when: "on the call, there",
+        steps: &[
+            Step::ReadRequest,
+            Step::WriteCode,
+            Step::WorkingDirectory,
+            Step::StandardStreams,
+            Step::Affinity,
+            Step::PinAffinity,
+            Step::CloseDescriptors,
+        ],
     },
     Stage {
         name: "go",
@@ -326,6 +384,26 @@ impl Step {
             Self::BaseFilter => (
                 "base-filter",
                 "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it",
+            ),
+            Self::TemplateScratch => (
+                "template-scratch",
+                "a place for temporary files of what is imported, and the script under the name that a step's has",
+            ),
+            Self::KeepToEnter => (
+                "keep-to-enter",
+                "a template keeps the right to enter the namespaces of its realm's sandboxes, and no other",
+            ),
+            Self::ForkTemplate => (
+                "fork-template",
+                "a copy of the interpreter, born in the slot's cgroups as a child of the sandbox's init",
+            ),
+            Self::EnterSandbox => (
+                "enter-sandbox",
+                "the sandbox's namespaces, made ahead; nothing of the template's is left open",
+            ),
+            Self::ShowNamespaces => (
+                "show-namespaces",
+                "where a template serves the session: what is forked from it finds the sandbox by descriptors",
             ),
             Self::AttachMount => (
                 "attach-mount",

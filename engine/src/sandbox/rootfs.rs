@@ -21,14 +21,14 @@ use crate::spec::Interpreter;
 use crate::sys::mount::{Attributes, set_attributes};
 
 /// What distinguishes one root from another. Equal specs share one root.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
 pub struct RootSpec {
     pub interpreter: Option<Interpreter>,
     pub mount_points: Vec<MountPoint>,
 }
 
 /// A place for a mount of the session.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
 pub struct MountPoint {
     /// Absolute in the sandbox.
     pub path: PathBuf,

@@ -36,6 +36,8 @@ pub struct SkeletonSpec {
     pub pinned: bool,
     /// The engine is given what it measures the sandbox's memory by.
     pub watched: bool,
+    /// A process may be forked into the sandbox: the engine is given the ways in.
+    pub joinable: bool,
 }
 
 /// Kernel switches: shown, never writable.
@@ -81,6 +83,11 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<OwnedFd, Ste
                     .at(*step, "the engine")?;
             }
             Step::ShowMemory if spec.watched => show_memory(spec, engine).at(*step, "/proc")?,
+            Step::ShowNamespaces if spec.joinable => {
+                let code = code.as_ref().ok_or_else(missing);
+                code.and_then(|code| show_namespaces(spec, code, engine))
+                    .at(*step, "/proc/self/ns")?;
+            }
             other => run(*other, spec)?,
         }
     }
@@ -116,7 +123,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
         .at(step, "/dev/pts"),
         Step::Hostname => rustix::system::sethostname(b"stepbox").at(step, "stepbox"),
         Step::DropCapabilities => capabilities::drop_all().at(step, "init"),
-        Step::ShowMemory => Ok(()),
+        Step::ShowMemory | Step::ShowNamespaces => Ok(()),
         Step::Undumpable => set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "init"),
         other => Err(StepError::new(
             other,
@@ -147,6 +154,21 @@ fn show_memory(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> io::Result<()> {
         datagram::send(engine, &FromInit::Windows, &some)?;
     }
     Ok(())
+}
+
+/// The directory for the code's file, and the namespaces in the order in which `child.rs` of the template takes them.
+fn show_namespaces(spec: &SkeletonSpec, code: &OwnedFd, engine: BorrowedFd<'_>) -> io::Result<()> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let mut ways = vec![rustix::io::fcntl_dupfd_cloexec(code, 3)?];
+    let names = ["pid", "net", "mnt", "ipc", "uts", "cgroup"];
+    let users = spec.tasks.map(|_| "user");
+    for name in names.into_iter().chain(users) {
+        let path = Path::new("/proc/self/ns").join(name);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        ways.push(openat(CWD, path, flags, Mode::empty())?);
+    }
+    let ways: Vec<_> = ways.iter().map(AsFd::as_fd).collect();
+    datagram::send(engine, &FromInit::Joinable, &ways)
 }
 
 /// The score is inherited by the code; the kernel takes the write only from a dumpable process's owner.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::SessionError;
 use super::engine::Engine;
 use super::record::Session;
+use crate::sandbox::identity::Mode;
 
 /// How long the steps of a closing session may take to end: they are being killed.
 const STEPS_END: Duration = Duration::from_secs(5);
@@ -39,6 +40,9 @@ impl Engine {
         if let Err(error) = session.keeper.clear().await {
             tracing::warn!(%error, "a session's files could not be removed by its keeper");
         }
+        if self.mode() == Mode::Root {
+            self.inner.templates.forget(session.realm);
+        }
         self.inner.spares.release_realm(session.realm).await;
         let directory = session.directory.clone();
         let slots = Arc::clone(&session.slots);
@@ -64,6 +68,7 @@ impl Engine {
             ends.spawn(async move { engine.end(&session).await });
         }
         ends.join_all().await;
+        self.inner.templates.close();
         self.inner.spares.close().await;
         self.inner.launcher.close().await;
         let inner = Arc::clone(&self.inner);

@@ -8,7 +8,7 @@ use super::kept::KEPT_FOR;
 use super::record::Session;
 use super::{Live, RuntimeDir, SessionError, SessionView, check};
 use crate::outcome::{AppliedLimit, StepResult};
-use crate::pool::{Launcher, PoolError, Spares, Started};
+use crate::pool::{Launcher, PoolError, Spares, Started, Templates};
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
 use crate::spec::{Interpreter, SandboxSpec};
@@ -18,6 +18,7 @@ pub(super) struct Inner {
     pub(super) launcher: Launcher,
     pub(super) cgroups: Arc<Cgroups>,
     pub(super) spares: Spares,
+    pub(super) templates: Templates,
     pub(super) directories: RuntimeDir,
     pub(super) interpreter: tokio::sync::OnceCell<Option<Interpreter>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
@@ -55,6 +56,7 @@ impl Engine {
         Ok(Self {
             inner: Arc::new(Inner {
                 spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
+                templates: Templates::new(launcher.clone()),
                 launcher,
                 cgroups,
                 directories,
@@ -219,6 +221,7 @@ impl Engine {
                         .sum::<usize>(),
             ),
             steps_done: self.inner.steps_done.load(Ordering::Relaxed),
+            templates: self.inner.templates.views(),
         }
     }
 }

@@ -23,6 +23,13 @@ const THREAD_POOLS: &[&str] = &[
     "RAYON_NUM_THREADS",
 ];
 
+/// What keeps numeric libraries to the thread that imports them: threads are not forked.
+pub(super) fn one_thread() -> impl Iterator<Item = (String, String)> {
+    THREAD_POOLS
+        .iter()
+        .map(|name| ((*name).to_owned(), "1".to_owned()))
+}
+
 /// The variables of a step, sorted by name; the caller's win, the step's over the session's.
 pub(super) fn build(
     interpreter: Option<&Interpreter>,

@@ -6,6 +6,7 @@ mod check;
 mod close;
 mod engine;
 mod environment;
+mod equipment;
 mod error;
 mod file;
 mod interpreter;
@@ -16,6 +17,7 @@ mod record;
 mod runtime_dir;
 mod slots;
 mod step;
+mod warm;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,6 +30,7 @@ pub use runtime_dir::{RuntimeDir, RuntimeDirError, scratch_parent};
 
 pub use crate::outcome::StepEvent;
 use crate::outcome::{AppliedLimit, FileChange, StepResult};
+pub use crate::pool::TemplateView;
 pub use crate::supervise::Events;
 
 /// What can be known about a session.
@@ -48,12 +51,13 @@ pub struct SessionView {
 }
 
 /// Live counts of an engine.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Live {
     pub sessions: u32,
     pub steps: u32,
     pub slots: u32,
     pub steps_done: u64,
+    pub templates: Vec<TemplateView>,
 }
 
 /// Changes of a step from `offset`, for streams.

@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 use super::engine::Engine;
 use super::environment::{CACHE, WORKSPACE};
 use super::record::{Parts, Session};
-use super::slots::{SessionMount, Slots};
+use super::slots::{Posture, SessionMount, Slots};
+use super::warm::Warm;
 use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Keeper, PoolError};
@@ -94,16 +95,14 @@ impl Engine {
         let launcher = self.inner.launcher.clone();
         let seed = spares.take(&root).await?;
         let realm = (seed.slot.realm, seed.slot.user);
-        let mounts = mounts(&spec, &workspace, directory);
-        let slots = Slots::new(
-            launcher.clone(),
-            spares.clone(),
+        let posture = Posture {
             realm,
-            root.clone(),
-            skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
-            mounts.clone(),
-            directory,
-        );
+            skeleton: skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
+            warm: Warm::new(self.inner.templates.clone(), &spec, realm.0, &root),
+            root,
+            mounts: mounts(&spec, &workspace, directory),
+        };
+        let slots = Slots::new(launcher.clone(), spares.clone(), posture, directory);
         let opened = async {
             let keeper = self
                 .make_keeper(&slots, &spec, &workspace, directory)
@@ -276,6 +275,7 @@ fn skeleton_spec(
         pinned: kept_by(Resource::Cpu, cpu) == Some(EnforcedBy::Throttle),
         // A step may have a limit where its session has none.
         watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
+        joinable: interpreter.is_some() && spec.prewarm != Some(0),
     }
 }
 

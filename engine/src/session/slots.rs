@@ -1,7 +1,6 @@
 //! The slots of one session: who waits for one, who has one, when another is made.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,11 +8,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::SessionError;
-use super::environment::WORKSPACE;
 use super::owners::Owners;
-use crate::launcher::message::{RealmId, TreeRequest};
-use crate::pool::{Attachment, Launcher, PoolError, Skeleton, Slot, Spares};
-use crate::sandbox::identity::{home, temporary};
+use super::warm::Warm;
+use crate::launcher::message::RealmId;
+use crate::pool::{Launcher, PoolError, Skeleton, Slot, Spares};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 
@@ -45,11 +43,32 @@ pub(super) struct SessionMount {
     pub(super) ours: bool,
 }
 
+/// What the slots of a session have in common.
+#[derive(Debug)]
+pub(super) struct Posture {
+    pub(super) realm: (RealmId, u32),
+    pub(super) root: RootSpec,
+    pub(super) skeleton: SkeletonSpec,
+    pub(super) mounts: Vec<SessionMount>,
+    /// None: no step is forked.
+    pub(super) warm: Option<Warm>,
+}
+
 /// A slot with a sandbox made ahead.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) slot: Slot,
     pub(super) skeleton: Skeleton,
+}
+
+/// What a step is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Kind {
+    /// A program that is executed.
+    #[default]
+    Program,
+    /// Code that can be run in a fork of an interpreter.
+    Forkable,
 }
 
 /// A slot on its way to a step. Dropped on the way, it is thrown away and no longer counted.
@@ -61,13 +80,19 @@ pub(super) struct Lease {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    free: Vec<Ready>,
-    waiting: VecDeque<oneshot::Sender<Lease>>,
+pub(super) struct State {
+    pub(super) free: Vec<Ready>,
+    pub(super) waiting: VecDeque<oneshot::Sender<Lease>>,
     total: usize,
     making: usize,
-    numbers: u64,
+    pub(super) numbers: u64,
     trimming: bool,
+    /// What the last step was, and so the next one may be.
+    pub(super) last: Kind,
+    /// A template is wanted: such a step has run, or the caller has said so.
+    pub(super) warming: bool,
+    /// Somebody waits for the template to give the free slots their part of it.
+    pub(super) outfitting: bool,
     /// When a step last ended and left its slot to the next.
     turned: Option<Instant>,
     /// Somebody will look again whether another slot is needed.
@@ -99,6 +124,15 @@ impl State {
         Growth::Yes
     }
 
+    /// A free slot, best one with what the step is to run in and with nothing else.
+    fn pick(&mut self, kind: Kind) -> Option<Ready> {
+        let fits = |ready: &Ready| ready.skeleton.forked.is_some() == (kind == Kind::Forkable);
+        match self.free.iter().rposition(fits) {
+            Some(index) => Some(self.free.remove(index)),
+            None => self.free.pop(),
+        }
+    }
+
     /// Whether slots come back so quickly that waiting for one is shorter than making one.
     fn turns_over(&self, now: Instant) -> bool {
         self.turned
@@ -121,7 +155,8 @@ pub(super) struct Slots {
     pub(super) skeleton: SkeletonSpec,
     pub(super) mounts: Vec<SessionMount>,
     pub(super) owners: Arc<Owners>,
-    directory: PathBuf,
+    pub(super) warm: Option<Warm>,
+    pub(super) directory: PathBuf,
     state: Mutex<State>,
     retired: tokio::sync::Notify,
 }
@@ -131,12 +166,20 @@ impl Slots {
     pub(super) fn new(
         launcher: Launcher,
         spares: Spares,
-        realm: (RealmId, u32),
-        root: RootSpec,
-        skeleton: SkeletonSpec,
-        mounts: Vec<SessionMount>,
+        posture: Posture,
         directory: &Path,
     ) -> Arc<Self> {
+        let Posture {
+            realm,
+            root,
+            skeleton,
+            mounts,
+            warm,
+        } = posture;
+        let warming = warm.as_ref().is_some_and(|warm| warm.at_once);
+        if let Some(warm) = warm.as_ref().filter(|_| warming) {
+            warm.get();
+        }
         Arc::new(Self {
             launcher,
             spares,
@@ -145,13 +188,22 @@ impl Slots {
             skeleton,
             mounts,
             owners: Arc::new(Owners::new(directory, realm.1)),
+            warm,
             directory: directory.join("slots"),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                warming,
+                last: if warming {
+                    Kind::Forkable
+                } else {
+                    Kind::Program
+                },
+                ..State::default()
+            }),
             retired: tokio::sync::Notify::new(),
         })
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,102 +228,26 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives the slot the session's trees, and makes its first sandbox.
-    async fn equip(&self, slot: Slot) -> Result<Ready, PoolError> {
-        let number = {
-            let mut state = self.state();
-            state.numbers += 1;
-            state.numbers
-        };
-        let own = self.directory.join(number.to_string());
-        let interpreter = self.root.interpreter.as_ref();
-        for (below, target) in [("home", home(interpreter)), ("tmp", temporary(interpreter))] {
-            let source = own.join(below);
-            std::fs::create_dir_all(&source).map_err(|source| PoolError::Io {
-                what: "make a directory of the session",
-                source,
-            })?;
-            let mount = SessionMount {
-                source,
-                identity: None,
-                target: target.into(),
-                read_only: false,
-                ours: true,
-            };
-            self.attach(&slot, &mount, true).await?;
-        }
-        for mount in &self.mounts {
-            self.attach(&slot, mount, false).await?;
-        }
-        let skeleton = slot.prepare(&self.skeleton).await?;
-        Ok(Ready { slot, skeleton })
+    /// Whether steps may be forked at all.
+    pub(super) const fn is_warm(&self) -> bool {
+        self.warm.is_some()
     }
 
-    async fn attach(
-        &self,
-        slot: &Slot,
-        mount: &SessionMount,
-        scratch: bool,
-    ) -> Result<(), PoolError> {
-        let attachment = Attachment {
-            tree: self.tree(mount).await?,
-            target: mount.target.clone(),
-            scratch,
-        };
-        slot.attach(&attachment).await
-    }
-
-    /// A detached tree of a mount of the session, owned by the sandbox's user one way or the other.
-    pub(super) async fn tree(&self, mount: &SessionMount) -> Result<OwnedFd, PoolError> {
-        let request = TreeRequest {
-            realm: self.realm.0,
-            source: mount.source.clone(),
-            identity: mount.identity,
-            read_only: mount.read_only,
-            map_owner: true,
-        };
-        let (tree, mapped, _) = self.launcher.clone_tree(request).await?;
-        if mapped {
-            return Ok(tree);
-        }
-        if !mount.ours || mount.target == Path::new(WORKSPACE) {
-            self.owners.note_untranslated();
-        }
-        if mount.ours {
-            std::os::unix::fs::chown(&mount.source, Some(self.realm.1), Some(self.realm.1))
-                .map_err(|source| PoolError::Io {
-                    what: "give a directory to the sandbox's user",
-                    source,
-                })?;
-        } else if !mount.read_only {
-            return self.borrow(mount.source.clone(), tree).await;
-        }
-        Ok(tree)
-    }
-
-    async fn borrow(&self, source: PathBuf, tree: OwnedFd) -> Result<OwnedFd, PoolError> {
-        let owners = Arc::clone(&self.owners);
-        let borrowed = tokio::task::spawn_blocking(move || {
-            owners.borrow(&source, &tree)?;
-            Ok(tree)
-        });
-        borrowed
-            .await
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(|source| PoolError::Io {
-                what: "give a workspace or mount to the sandbox's user",
-                source,
-            })
+    /// What the caller should know of its preload.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.warm.as_ref().map(Warm::notes).unwrap_or_default()
     }
 
     /// A slot with a sandbox made ahead, at once or as soon as one is free.
-    pub(super) async fn take(self: &Arc<Self>) -> Result<Lease, SessionError> {
+    pub(super) async fn take(self: &Arc<Self>, kind: Kind) -> Result<Lease, SessionError> {
         let receiver = {
             let mut state = self.state();
             if state.closed {
                 return Err(SessionError::Closed(String::new()));
             }
-            if let Some(ready) = state.free.pop() {
+            state.last = kind;
+            state.warming |= kind == Kind::Forkable;
+            if let Some(ready) = state.pick(kind) {
                 return Ok(self.lease(Some(ready)));
             }
             let (sender, receiver) = oneshot::channel();
@@ -359,7 +335,7 @@ impl Slots {
     }
 
     /// Makes a used slot ready for the next step, in the background, once the last sandbox has ended.
-    pub(super) fn put_back(self: &Arc<Self>, mut slot: Slot, skeleton: Skeleton) {
+    pub(super) fn put_back(self: &Arc<Self>, slot: Slot, skeleton: Skeleton) {
         if self.state().closed {
             return self.throw_away(slot);
         }
@@ -368,24 +344,28 @@ impl Slots {
             if slots.state().waiting.is_empty() {
                 tokio::time::sleep(ANSWER_FIRST).await;
             }
-            let made = async {
-                skeleton.end().await?;
-                slot.reset().await?;
-                slot.prepare(&slots.skeleton).await
-            };
-            match made.await {
-                Ok(skeleton) => {
-                    slots.state().turned = Some(Instant::now());
-                    slots.lease(Some(Ready { slot, skeleton })).hand_on();
-                    slots.grow();
-                    slots.trim();
-                }
-                Err(error) => {
-                    slots.complain(&error, "a slot is thrown away");
-                    slots.throw_away(slot);
-                }
-            }
+            slots.recycle(slot, skeleton).await;
         });
+    }
+
+    pub(super) async fn recycle(self: &Arc<Self>, mut slot: Slot, skeleton: Skeleton) {
+        let made = async {
+            skeleton.end().await?;
+            slot.reset().await?;
+            self.furnish(&mut slot).await
+        };
+        match made.await {
+            Ok(skeleton) => {
+                self.state().turned = Some(Instant::now());
+                self.lease(Some(Ready { slot, skeleton })).hand_on();
+                self.grow();
+                self.trim();
+            }
+            Err(error) => {
+                self.complain(&error, "a slot is thrown away");
+                self.throw_away(slot);
+            }
+        }
     }
 
     /// A slot that fails while its session ends is no news.

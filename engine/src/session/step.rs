@@ -11,9 +11,11 @@ use super::SessionError;
 use super::engine::Engine;
 use super::environment;
 use super::record::Session;
+use super::slots::Kind;
+use super::warm::is_forkable;
 use crate::launcher::message::Changes;
 use crate::outcome::{
-    AppliedLimit, Evidence, Output, Resource, StartupFailure, StepEvent, StepResult, Usage,
+    AppliedLimit, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
     classify,
 };
 use crate::pool::{PoolError, Skeleton, Slot};
@@ -52,6 +54,7 @@ impl Engine {
             limits,
             asked: Instant::now(),
             queue: None,
+            start: None,
         };
         run.run(step, events, cancel).await
     }
@@ -71,6 +74,7 @@ struct Run<'a> {
     limits: Limits,
     asked: Instant,
     queue: Option<Duration>,
+    start: Option<Start>,
 }
 
 impl Run<'_> {
@@ -81,15 +85,16 @@ impl Run<'_> {
         cancel: CancellationToken,
     ) -> Result<StepResult, SessionError> {
         let running = self.session.begin_step();
+        let kind = self.kind(&step);
         let lease = tokio::select! {
-            lease = self.session.slots.take() => lease.map_err(|error| self.named(error))?,
+            lease = self.session.slots.take(kind) => lease.map_err(|error| self.named(error))?,
             () = cancel.cancelled() => return Ok(self.cancelled()),
             () = self.session.closing.cancelled() => {
                 return Err(SessionError::Closed(self.session.id.clone()));
             }
         };
         self.queue = Some(self.asked.elapsed());
-        let (mut slot, skeleton) = lease
+        let (mut slot, mut skeleton) = lease
             .into_parts()
             .ok_or_else(|| SessionError::Closed(self.session.id.clone()))?;
         let applied = match slot.apply(&self.limits) {
@@ -106,6 +111,8 @@ impl Run<'_> {
                 return Err(error);
             }
         };
+        let start = self.choose(kind, &slot, &mut skeleton).await;
+        let spent_us = skeleton.spent_us;
         let orders = self.orders(step, events, &cancel);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
         let mut observed = match observed {
@@ -118,9 +125,11 @@ impl Run<'_> {
                 }));
             }
         };
+        self.start = observed.evidence.started.then_some(start);
         // The keeper looks at the files while the counters are read.
-        let (changes, usage) =
-            tokio::join!(self.changes(since), async { self.usage(&slot, &observed) });
+        let (changes, usage) = tokio::join!(self.changes(since), async {
+            self.usage(&slot, &observed, spent_us)
+        });
         self.release(slot, observed.skeleton.take(), &observed.evidence);
         self.check_launcher(&observed.evidence).await?;
         let changes = changes?;
@@ -236,12 +245,46 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn usage(&self, slot: &Slot, observed: &Observed) -> Usage {
+    /// Whether a fork of an interpreter is what the step's own would be.
+    fn kind(&self, step: &StepSpec) -> Kind {
+        let python = matches!(
+            step.program,
+            Program::Code {
+                language: Language::Python,
+                ..
+            }
+        );
+        if python && self.session.slots.is_warm() && is_forkable(&step.env) {
+            Kind::Forkable
+        } else {
+            Kind::Program
+        }
+    }
+
+    /// Leaves in the sandbox what the step is to run in, and nothing else.
+    async fn choose(&self, kind: Kind, slot: &Slot, skeleton: &mut Skeleton) -> Start {
+        match (kind, &skeleton.forked) {
+            (Kind::Forkable, Some(_)) => Start::ForkedAhead,
+            (Kind::Forkable, None) => {
+                self.session.slots.fork(slot, skeleton).await;
+                match skeleton.forked {
+                    Some(_) => Start::Forked,
+                    None => Start::Cold,
+                }
+            }
+            (Kind::Program, _) => {
+                skeleton.clear().await;
+                Start::Cold
+            }
+        }
+    }
+
+    fn usage(&self, slot: &Slot, observed: &Observed, spent_us: u64) -> Usage {
         let counters = slot.counters();
         let microseconds =
             |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Usage {
-            cpu_us: counters.cpu_us,
+            cpu_us: counters.cpu_us.map(|spent| spent.saturating_sub(spent_us)),
             peak_memory: counters.peak_memory.or(observed.peak_memory),
             startup_us: observed.startup.map(microseconds),
             queue_us: self.queue.map(microseconds),
@@ -281,13 +324,17 @@ impl Run<'_> {
         );
         StepResult {
             step_id: self.step_id.clone(),
-            notes: notes(
-                &stdout,
-                &stderr,
-                (lost_live, all_told),
-                &usage,
-                self.limits.pids,
-            ),
+            notes: [
+                notes(
+                    &stdout,
+                    &stderr,
+                    (lost_live, all_told),
+                    &usage,
+                    self.limits.pids,
+                ),
+                self.session.slots.notes(),
+            ]
+            .concat(),
             stdout,
             stderr,
             verdict: classify(&evidence),
@@ -300,6 +347,7 @@ impl Run<'_> {
             limits,
             isolation: self.session.isolation.clone(),
             image_digest: self.session.image_digest.clone(),
+            start: self.start,
         }
     }
 

@@ -11,7 +11,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
     let plain = [
         ("setup", request.setup.is_some()),
         ("egress_allow", request.egress_allow.is_some()),
-        ("preload", !request.preload.is_empty()),
         ("user", request.user.is_some()),
         ("profiles", !request.profiles.is_empty()),
         ("resident", request.resident == Some(true)),
@@ -113,13 +112,6 @@ mod tests {
                 "egress_allow",
                 SpecRequest {
                     egress_allow: Some(vec![]),
-                    ..base()
-                },
-            ),
-            (
-                "preload",
-                SpecRequest {
-                    preload: word(),
                     ..base()
                 },
             ),

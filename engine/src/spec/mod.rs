@@ -67,6 +67,10 @@ pub struct SandboxSpec {
     pub track_files: bool,
     /// Names at the top of a given workspace that are read-only for the code.
     pub protect: Vec<String>,
+    /// None: by use; 0: no step is forked.
+    pub prewarm: Option<u32>,
+    /// Names of modules that a template imports.
+    pub preload: Vec<String>,
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
 }
@@ -77,7 +81,7 @@ pub enum Image {
 }
 
 /// The caller's own interpreter, as it describes itself.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
 pub struct Interpreter {
     pub executable: PathBuf,
     pub prefixes: Vec<PathBuf>,

@@ -27,6 +27,7 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 const TIMEOUT_MOST_S: f64 = 604_800.0;
 const OUTPUT_DEFAULT: u64 = 64 << 20;
 const OUTPUT_MOST: u64 = 1 << 30;
+const PRELOAD_MOST: usize = 32;
 
 /// Parses a session's options.
 ///
@@ -67,6 +68,7 @@ pub fn parse_spec(
         .as_deref()
         .and_then(|name| violations.take("name", parse_name(name)));
     let protect = parse_protect(request.protect.as_deref(), &mut violations);
+    let preload = parse_preload(&request.preload, request.prewarm, &mut violations);
     let workspace = parse_workspace(
         request.workspace.as_deref(),
         request.allow_sockets,
@@ -99,6 +101,8 @@ pub fn parse_spec(
             enforce_limits: request.enforce_limits.unwrap_or(true),
             track_files: request.track_files.unwrap_or(true),
             protect,
+            prewarm: request.prewarm,
+            preload,
             name,
             labels: request.labels,
         }),
@@ -199,6 +203,43 @@ fn parse_protect(protect: Option<&[String]>, violations: &mut Violations) -> Vec
                 format!("protect[{}]", shown(name)),
                 "write a path in the workspace, without a leading \"/\", \".\" and \"..\"",
             );
+        }
+    }
+    parsed
+}
+
+/// Module names, each once, in the order in which they are imported.
+fn parse_preload(
+    names: &[String],
+    prewarm: Option<u32>,
+    violations: &mut Violations,
+) -> Vec<String> {
+    let mut parsed: Vec<String> = Vec::new();
+    if names.len() > PRELOAD_MOST {
+        violations.add(
+            "preload",
+            format!("{} modules; at most {PRELOAD_MOST}", names.len()),
+        );
+    }
+    if prewarm == Some(0) && !names.is_empty() {
+        violations.add(
+            "preload",
+            "needs interpreters that are started ahead, and prewarm=0 turns them off; leave one of both out",
+        );
+    }
+    for name in names {
+        let plain = name.len() <= 256
+            && name.split('.').all(|part| {
+                part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                    && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+            });
+        if !plain {
+            violations.add(
+                format!("preload[{}]", shown(name)),
+                "write the name of a module, such as \"numpy\" or \"matplotlib.pyplot\"",
+            );
+        } else if !parsed.contains(name) {
+            parsed.push(name.clone());
         }
     }
     parsed

@@ -13,9 +13,11 @@ use super::listener::{Attempt, Listener};
 use super::stream::{Events, Listeners, Stream};
 use super::watchdog::{Peak, Watchdog};
 use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure};
-use crate::pool::{Skeleton, Slot, Streams};
+use crate::pool::{Forked, Skeleton, Slot, Streams};
 use crate::sandbox::cgroup::OomWatch;
 use crate::sandbox::init::{FromInit, Request, ToInit};
+use crate::sandbox::plan::{Context, Step, StepError};
+use crate::sandbox::template::FromTemplate;
 use crate::sys::{datagram, readiness};
 
 /// What to execute, and when to stop it.
@@ -80,7 +82,12 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
         stdout: Stream::new(true, stdout_read, orders.max_output)?,
         stderr: Stream::new(false, stderr_read, orders.max_output)?,
         listeners: Listeners::new(orders.events),
-        listener: skeleton.listener.take().map(Listener::new).transpose()?,
+        listener: match skeleton.forked {
+            // What is forked is under a filter of its own.
+            Some(_) => None,
+            None => skeleton.listener.take().map(Listener::new).transpose()?,
+        },
+        forked: skeleton.forked.take(),
         denied: 0,
         evidence: Evidence {
             memory_max: orders.memory,
@@ -108,9 +115,14 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
         stderr_write.as_fd(),
     ];
     beside.extend(long.iter().map(AsFd::as_fd));
-    // An init that is gone shows as the death of the sandbox.
-    let _ = watch.skeleton.control.send(&go, &beside).await;
+    let told = watch
+        .forked
+        .as_ref()
+        .map_or(&watch.skeleton.control, |forked| &forked.control);
+    // One that is gone shows as the death of the sandbox.
+    let _ = told.send(&go, &beside).await;
     drop((stdin_read, stdout_write, stderr_write, long));
+    watch.adopt().await?;
     let feeder = feed(stdin_write, orders.stdin)?;
     watch.run(orders.deadline, &orders.cancel, watchdog).await;
     if let Some(feeder) = feeder {
@@ -147,6 +159,8 @@ struct Watch<'a> {
     stderr: Stream,
     listeners: Listeners,
     listener: Option<Listener>,
+    /// The process that waited for the code, until it runs it.
+    forked: Option<Forked>,
     denied: u64,
     evidence: Evidence,
     begun: Instant,
@@ -175,6 +189,7 @@ impl Watch<'_> {
         while !self.quiet {
             tokio::select! {
                 biased;
+                word = from_forked(self.forked.as_ref()) => self.hear_forked(word).await,
                 message = self.skeleton.control.receive(), if self.control_open => {
                     match message {
                         Ok(Some((message, _))) => self.hear(message),
@@ -216,6 +231,13 @@ impl Watch<'_> {
                 () = either(&self.stdout, &self.stderr, &self.listeners) => self.read(&mut buffer),
             }
         }
+        while let Some(word) = self
+            .forked
+            .as_ref()
+            .and_then(|forked| forked.control.receive_now())
+        {
+            self.hear_forked(Some(word)).await;
+        }
         // None of the step's own processes is left to write: what is in the pipes is all.
         while let Some((message, _)) = self.skeleton.control.receive_now() {
             self.hear(message);
@@ -255,19 +277,9 @@ impl Watch<'_> {
 
     fn hear(&mut self, message: FromInit) {
         match message {
-            FromInit::Windows | FromInit::Ready => {}
-            FromInit::Started => {
-                self.startup = Some(self.begun.elapsed());
-                self.evidence.started = true;
-            }
-            FromInit::Failed(error) => {
-                self.evidence.startup = Some(StartupFailure {
-                    step: error.step.name().into(),
-                    errno: Some(error.errno),
-                    message: error.to_string(),
-                });
-                self.kill();
-            }
+            FromInit::Windows | FromInit::Joinable | FromInit::Ready => {}
+            FromInit::Started => self.started(),
+            FromInit::Failed(error) => self.not_started(&error),
             FromInit::ExecFailed { errno, looked_in } => {
                 self.evidence.exec = Some(ExecFailure {
                     path: std::mem::take(&mut self.program),
@@ -291,6 +303,59 @@ impl Watch<'_> {
                 }
             }
         }
+    }
+
+    fn started(&mut self) {
+        self.startup = Some(self.begun.elapsed());
+        self.evidence.started = true;
+    }
+
+    fn not_started(&mut self, error: &StepError) {
+        self.evidence.startup = Some(StartupFailure {
+            step: error.step.name().into(),
+            errno: Some(error.errno),
+            message: error.to_string(),
+        });
+        self.kill();
+    }
+
+    /// Takes in what the process says that waits for the code; none: it says no more.
+    async fn hear_forked(&mut self, word: Option<(FromTemplate, Vec<OwnedFd>)>) {
+        let Some(forked) = &mut self.forked else {
+            return;
+        };
+        match word {
+            Some((FromTemplate::Started, _)) => {
+                self.forked = None;
+                self.started();
+            }
+            Some((word, descriptors)) => {
+                let heard = forked.hear(&word, descriptors);
+                let adopted = match heard {
+                    Ok(()) => self.adopt().await.at(Step::ForkTemplate, "listener"),
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = adopted {
+                    self.not_started(&error);
+                }
+            }
+            None => {
+                self.forked = None;
+                self.not_started(&Forked::silent());
+            }
+        }
+    }
+
+    /// Takes over the filter's listener of a process that is ready, and has init tell of its end.
+    async fn adopt(&mut self) -> io::Result<()> {
+        let Some((main, listener)) = self.forked.as_mut().and_then(|forked| forked.ready.take())
+        else {
+            return Ok(());
+        };
+        self.listener = Some(Listener::new(listener)?);
+        // An init that is gone shows as the death of the sandbox.
+        let _ = self.skeleton.control.send(&ToInit::Adopt(main), &[]).await;
+        Ok(())
     }
 
     /// Answers calls that wait for it. Those that are left are waited for no longer than the next turn.
@@ -380,6 +445,14 @@ async fn either(one: &Stream, other: &Stream, listeners: &Listeners) {
 async fn bite(watchdog: Option<Watchdog>) -> u64 {
     match watchdog {
         Some(watchdog) => watchdog.bites().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a process says that waits for the code; none: it is gone.
+async fn from_forked(forked: Option<&Forked>) -> Option<(FromTemplate, Vec<OwnedFd>)> {
+    match forked {
+        Some(forked) => forked.control.receive().await.ok().flatten(),
         None => std::future::pending().await,
     }
 }

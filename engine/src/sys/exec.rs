@@ -66,6 +66,17 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Makes `number` another name of `fd`, one that an execution leaves open. A descriptor of that number that a value of this
+/// process owns is gone afterwards: only for a process that is about to execute a program.
+pub fn duplicate_to(fd: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+    // SAFETY: the callers are freshly forked processes that never drop an owner of the number.
+    let done = unsafe { libc::dup2(fd.as_raw_fd(), number.cast_signed()) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Marks every descriptor from `first` up to be closed when a program is executed.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: close_range with CLOEXEC only sets flags of this process's descriptors.

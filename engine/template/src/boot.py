@@ -191,8 +191,6 @@ class Main:
 def rehearse(main):
     """Goes the way of a step once: each page that is written to for the first time since the fork is copied, which takes
     longer than the step does. What it leaves is taken back."""
-    import atexit
-
     known = set(sys.modules)
     scope = main.fresh_main()
     main.run(b"import sys\nprint(1)\n", scope)
@@ -201,6 +199,15 @@ def rehearse(main):
     main.gc.collect()
     for name in set(sys.modules) - known:
         del sys.modules[name]
+
+
+def held():
+    """KiB that this process holds of its own, and its part of what it shares."""
+    with open("/proc/self/smaps_rollup", "rb") as report:
+        for line in report:
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1])
+    return 0
 
 
 def live():
@@ -213,16 +220,22 @@ def live():
     del sys.path[0]
     sys.path.insert(0, "/run/stepbox")
     preload(names, os, native)
-    sys.path_importer_cache.clear()
+    # What was found in the template's own directories is not there in a sandbox.
+    for place in [place for place in sys.path_importer_cache if place.startswith(("/run/", "/tmp", "/proc/"))]:
+        if place != SCRIPT:
+            del sys.path_importer_cache[place]
     main = Main(os, gc)
     rehearse(main)
+    # The interpreter has it by itself, and a step that asks for it imports it anew.
+    del sys.modules["gc"]
     gc.collect()
     gc.freeze()
-    expected = native.serve()
+    expected = native.serve(held())
     # Only a process in a sandbox comes to here.
     main.surroundings(expected)
     main.reseed()
-    rehearse(main)
+    if not native.asked():
+        rehearse(main)
     scope = main.fresh_main()
     source, arguments, environment = native.wait()
     if environment != expected:

@@ -87,10 +87,10 @@ static PINNED: AtomicBool = AtomicBool::new(false);
 
 /// Leaves this process two descriptors and three streams to nowhere.
 fn place(beside: &Beside) -> Answer<()> {
-    // Both numbers may be in use by the other.
+    // Both numbers may be in use by the other. These are in use by nobody, and the table need not grow for them.
     let (control, code) = (
-        duplicate(beside.control, 100, true)?,
-        duplicate(beside.code, 101, true)?,
+        duplicate(beside.control, 32, true)?,
+        duplicate(beside.code, 33, true)?,
     );
     duplicate(control, CONTROL.0, true)?;
     duplicate(code, CODE.0, true)?;
@@ -119,7 +119,7 @@ fn fall(fork: &Fork<'_>) -> Result<(), (Place, Errno)> {
     process::drop_capabilities(fork.users).map_err(at(Place::Capabilities))?;
     let filters = filters().ok_or((Place::Filter, EINVAL))?;
     let listener = process::load_filter(filters.step, true).map_err(at(Place::Filter))?;
-    tell(CONTROL, Word::Ready, Some(listener)).map_err(at(Place::Filter))?;
+    tell(CONTROL, Word::Ready(process::number()), Some(listener)).map_err(at(Place::Filter))?;
     close(listener);
     Ok(())
 }
@@ -161,6 +161,11 @@ pub fn wait() -> Object {
         Some(Go::Long) => long(&beside),
         None => give_up(CONTROL, Place::Read, EINVAL),
     }
+}
+
+/// Whether the step is there, or nobody waits for this process any more.
+pub fn asked() -> bool {
+    crate::sys::is_readable(CONTROL)
 }
 
 fn long(beside: &Descriptors) -> Object {

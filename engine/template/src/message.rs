@@ -212,8 +212,9 @@ impl<'a> Request<'a> {
 /// What a forked process, a template or a sub-template says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Word {
-    /// A template serves; a sub-template is in its cgroups; a forked process waits, and its listener is beside it.
-    Ready,
+    /// A template serves, and this is what it holds in KiB; a sub-template is in its cgroups; a forked process of this
+    /// number waits, and its listener is beside it.
+    Ready(u32),
     /// The code runs.
     Started,
     /// A place in the way to that, and the error there.
@@ -237,24 +238,37 @@ pub enum Place {
     Affinity = 11,
 }
 
+/// The longest [`Word`].
+const WORD: usize = 8;
+
 impl Word {
     /// The message, and how much of it counts.
-    pub fn encode(self) -> ([u8; 8], usize) {
-        match self {
-            Self::Ready => ([0; 8], 1),
-            Self::Started => ([1, 0, 0, 0, 0, 0, 0, 0], 1),
-            Self::Failed { place, errno } => {
-                let mut bytes = [2, place as u8, 0, 0, 0, 0, 0, 0];
-                let mut length = 2;
-                let mut rest = errno;
-                while rest > 0x7f {
-                    bytes[length] = rest as u8 | 0x80;
-                    rest >>= 7;
-                    length += 1;
-                }
-                bytes[length] = rest as u8;
-                (bytes, length + 1)
+    pub fn encode(self) -> ([u8; WORD], usize) {
+        let mut bytes = [0; WORD];
+        let length = match self {
+            Self::Ready(number) => append(&mut bytes, 1, number),
+            Self::Started => {
+                bytes[0] = 1;
+                1
             }
-        }
+            Self::Failed { place, errno } => {
+                [bytes[0], bytes[1]] = [2, place as u8];
+                append(&mut bytes, 2, errno)
+            }
+        };
+        (bytes, length)
     }
+}
+
+/// Writes a number from a place on; gives the place behind it.
+fn append(bytes: &mut [u8; WORD], start: usize, number: u32) -> usize {
+    let mut at = start;
+    let mut rest = number;
+    while rest > 0x7f {
+        bytes[at] = rest as u8 | 0x80;
+        rest >>= 7;
+        at += 1;
+    }
+    bytes[at] = rest as u8;
+    at + 1
 }

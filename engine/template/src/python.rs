@@ -25,6 +25,7 @@ unsafe extern "C" {
     fn PyTuple_New(length: isize) -> Object;
     fn PyTuple_SetItem(tuple: Object, index: isize, item: Object) -> c_int;
     fn PyLong_AsLong(object: Object) -> c_long;
+    fn PyBool_FromLong(truth: c_long) -> Object;
     fn PyErr_Occurred() -> Object;
     fn PyErr_SetString(kind: Object, text: *const c_char);
     static PyExc_OSError: Object;
@@ -76,9 +77,10 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 5] = [
+static mut METHODS: [MethodDefinition; 6] = [
     method(c"begin", begin, ONE_ARGUMENT),
-    method(c"serve", serve, NO_ARGUMENT),
+    method(c"serve", serve, ONE_ARGUMENT),
+    method(c"asked", asked, NO_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
     method(c"refuse", refuse, ONE_ARGUMENT),
     END,
@@ -117,8 +119,16 @@ extern "C" fn begin(_module: Object, socket: Object) -> Object {
     }
 }
 
-extern "C" fn serve(_module: Object, _nothing: Object) -> Object {
-    crate::serve::serve()
+extern "C" fn serve(_module: Object, memory: Object) -> Object {
+    match number(memory) {
+        Some(memory) => crate::serve::serve(memory),
+        None => null_mut(),
+    }
+}
+
+extern "C" fn asked(_module: Object, _nothing: Object) -> Object {
+    // SAFETY: the interpreter's lock is held.
+    unsafe { PyBool_FromLong(crate::child::asked().into()) }
 }
 
 extern "C" fn wait(_module: Object, _nothing: Object) -> Object {

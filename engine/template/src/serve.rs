@@ -76,10 +76,10 @@ fn settle() -> Answer<()> {
     close_range(OWN_PROCESSES.0 + 1, u32::MAX)
 }
 
-/// Serves the engine. Comes back in a process that was forked into a sandbox, which then owns nothing of the template's;
+/// Serves the engine, which is told how many KiB this process holds. Comes back in a process that was forked into a sandbox, which then owns nothing of the template's;
 /// everything else ends here.
-pub fn serve() -> Object {
-    if tell(SOCKET, Word::Ready, None).is_err() {
+pub fn serve(memory: u32) -> Object {
+    if tell(SOCKET, Word::Ready(memory), None).is_err() {
         exit(1);
     }
     loop {
@@ -194,7 +194,7 @@ fn settle_branch(socket: Fd, beside: &Descriptors) -> Result<(), (Place, Errno)>
     process::new_keyring();
     let settled = duplicate(socket, SOCKET.0, true).and_then(|_| settle());
     settled.map_err(|errno| (Place::Fork, errno))?;
-    tell(SOCKET, Word::Ready, None).map_err(|errno| (Place::Fork, errno))
+    tell(SOCKET, Word::Ready(0), None).map_err(|errno| (Place::Fork, errno))
 }
 
 /// Ends the way into a sandbox.

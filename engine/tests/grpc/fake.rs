@@ -155,6 +155,7 @@ fn plain() -> StepResult {
         limits: limits(),
         isolation: vec!["none".into()],
         image_digest: String::new(),
+        start: None,
     }
 }
 

@@ -38,6 +38,7 @@ def result(message: pb.StepResult, stdout: bytes, stderr: bytes, files: Iterable
         limits=limits(message.limits),
         isolation=list(message.isolation),
         image_digest=message.image_digest,
+        start=_word(pb.Start, message.start, "START_") if message.start else None,
         step_id=message.step_id,
         files_shared=message.files_shared,
         files_truncated=message.files_truncated,

@@ -143,6 +143,8 @@ class ExecutionResult:
         limits: `memory`, `pids`, `cpu` and `workspace`: the value, and what holds it.
         isolation: The layers that were in force.
         image_digest: Of the image that the step ran in; empty for the host's.
+        start: How the code's process came to be: `cold` (it executed its program), `forked` (from a booted interpreter,
+            when the step was asked for) or `forked_ahead` (before, and it waited). None: the code did not run.
         step_id: The engine's name of the step.
         files_shared: Steps overlapped: a change may be another's.
         files_truncated: The scan of the workspace ended at its budget.
@@ -168,6 +170,7 @@ class ExecutionResult:
     limits: dict[str, Limit] = field(default_factory=dict)
     isolation: list[str] = field(default_factory=list)
     image_digest: str = ""
+    start: str | None = None
     step_id: str = ""
     files_shared: bool = False
     files_truncated: bool = False

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::api::host::{HostInfo, Probe};
 use crate::api::pb;
-use crate::session::{Live, SessionView};
+use crate::session::{Live, SessionView, TemplateView};
 
 use super::result::limit;
 
@@ -88,11 +88,30 @@ fn live(live: Live) -> pb::Live {
         steps,
         slots,
         steps_done,
+        templates,
     } = live;
     pb::Live {
         sessions_count: sessions,
         steps_count: steps,
         slots_count: slots,
         steps_done_count: steps_done,
+        templates: templates.into_iter().map(template).collect(),
+    }
+}
+
+fn template(template: TemplateView) -> pb::Template {
+    let TemplateView {
+        executable,
+        preload,
+        memory,
+        forks,
+        age,
+    } = template;
+    pb::Template {
+        executable: executable.into_os_string().into_encoded_bytes().into(),
+        preload,
+        memory_bytes: memory,
+        forks_count: forks,
+        age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
     }
 }

@@ -303,6 +303,13 @@ pub fn enter(namespace: Fd) -> Answer<()> {
     unsafe { call(number::SETNS, [namespace.0 as usize, 0]) }.map(drop)
 }
 
+/// The number of this process in its own pid namespace.
+pub fn number() -> u32 {
+    // SAFETY: no argument; it cannot fail.
+    let number = unsafe { call(number::GETPID, []) };
+    number.map_or(0, |number| number as u32)
+}
+
 pub fn new_session() -> Answer<()> {
     // SAFETY: no argument.
     unsafe { call(number::SETSID, []) }.map(drop)

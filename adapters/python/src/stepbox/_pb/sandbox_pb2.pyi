@@ -44,6 +44,14 @@ class FaultType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAULT_TYPE_CANCELLED: _ClassVar[FaultType]
     FAULT_TYPE_KILLED: _ClassVar[FaultType]
 
+class Start(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    START_UNSPECIFIED: _ClassVar[Start]
+    START_COLD: _ClassVar[Start]
+    START_FORKED: _ClassVar[Start]
+    START_FORKED_AHEAD: _ClassVar[Start]
+    START_KERNEL: _ClassVar[Start]
+
 class Resource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RESOURCE_UNSPECIFIED: _ClassVar[Resource]
@@ -103,6 +111,11 @@ FAULT_TYPE_WORKSPACE_FULL: FaultType
 FAULT_TYPE_TIMEOUT: FaultType
 FAULT_TYPE_CANCELLED: FaultType
 FAULT_TYPE_KILLED: FaultType
+START_UNSPECIFIED: Start
+START_COLD: Start
+START_FORKED: Start
+START_FORKED_AHEAD: Start
+START_KERNEL: Start
 RESOURCE_UNSPECIFIED: Resource
 RESOURCE_MEMORY: Resource
 RESOURCE_PIDS: Resource
@@ -495,7 +508,7 @@ class Fault(_message.Message):
     def __init__(self, type: _Optional[_Union[FaultType, str]] = ..., message: _Optional[str] = ..., syscall: _Optional[str] = ..., syscall_args: _Optional[_Iterable[int]] = ..., pid: _Optional[int] = ..., program: _Optional[str] = ..., step: _Optional[str] = ..., errno: _Optional[int] = ..., path: _Optional[bytes] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step_id", "stdout", "stderr", "runtime_notes", "exit_code", "signal", "duration_ms", "duration_us", "fault", "files", "files_count", "files_truncated", "files_shared", "files_tracked", "usage", "limits", "isolation", "image_digest")
+    __slots__ = ("step_id", "stdout", "stderr", "runtime_notes", "exit_code", "signal", "duration_ms", "duration_us", "fault", "files", "files_count", "files_truncated", "files_shared", "files_tracked", "usage", "limits", "isolation", "image_digest", "start")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     STDOUT_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
@@ -514,6 +527,7 @@ class StepResult(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     step_id: str
     stdout: OutputStream
     stderr: OutputStream
@@ -532,7 +546,8 @@ class StepResult(_message.Message):
     limits: _containers.RepeatedCompositeFieldContainer[Limit]
     isolation: _containers.RepeatedScalarFieldContainer[str]
     image_digest: str
-    def __init__(self, step_id: _Optional[str] = ..., stdout: _Optional[_Union[OutputStream, _Mapping]] = ..., stderr: _Optional[_Union[OutputStream, _Mapping]] = ..., runtime_notes: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., duration_ms: _Optional[int] = ..., duration_us: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., files: _Optional[_Iterable[_Union[FileChange, _Mapping]]] = ..., files_count: _Optional[int] = ..., files_truncated: bool = ..., files_shared: bool = ..., files_tracked: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., image_digest: _Optional[str] = ...) -> None: ...
+    start: Start
+    def __init__(self, step_id: _Optional[str] = ..., stdout: _Optional[_Union[OutputStream, _Mapping]] = ..., stderr: _Optional[_Union[OutputStream, _Mapping]] = ..., runtime_notes: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., duration_ms: _Optional[int] = ..., duration_us: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., files: _Optional[_Iterable[_Union[FileChange, _Mapping]]] = ..., files_count: _Optional[int] = ..., files_truncated: bool = ..., files_shared: bool = ..., files_tracked: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., image_digest: _Optional[str] = ..., start: _Optional[_Union[Start, str]] = ...) -> None: ...
 
 class OutputStream(_message.Message):
     __slots__ = ("data", "kept_bytes", "total_bytes", "head_bytes", "truncated")
@@ -817,13 +832,29 @@ class Probe(_message.Message):
     def __init__(self, name: _Optional[str] = ..., available: bool = ..., detail: _Optional[str] = ..., mend: _Optional[str] = ...) -> None: ...
 
 class Live(_message.Message):
-    __slots__ = ("sessions_count", "steps_count", "slots_count", "steps_done_count")
+    __slots__ = ("sessions_count", "steps_count", "slots_count", "steps_done_count", "templates")
     SESSIONS_COUNT_FIELD_NUMBER: _ClassVar[int]
     STEPS_COUNT_FIELD_NUMBER: _ClassVar[int]
     SLOTS_COUNT_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     sessions_count: int
     steps_count: int
     slots_count: int
     steps_done_count: int
-    def __init__(self, sessions_count: _Optional[int] = ..., steps_count: _Optional[int] = ..., slots_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ...) -> None: ...
+    templates: _containers.RepeatedCompositeFieldContainer[Template]
+    def __init__(self, sessions_count: _Optional[int] = ..., steps_count: _Optional[int] = ..., slots_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ..., templates: _Optional[_Iterable[_Union[Template, _Mapping]]] = ...) -> None: ...
+
+class Template(_message.Message):
+    __slots__ = ("executable", "preload", "memory_bytes", "forks_count", "age_ms")
+    EXECUTABLE_FIELD_NUMBER: _ClassVar[int]
+    PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FORKS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    executable: bytes
+    preload: _containers.RepeatedScalarFieldContainer[str]
+    memory_bytes: int
+    forks_count: int
+    age_ms: int
+    def __init__(self, executable: _Optional[bytes] = ..., preload: _Optional[_Iterable[str]] = ..., memory_bytes: _Optional[int] = ..., forks_count: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...

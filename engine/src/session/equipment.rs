@@ -1,0 +1,192 @@
+//! What a slot is given before it is ready: the session's trees, its part of the template, a sandbox, and in it a process
+//! that waits.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::environment::WORKSPACE;
+use super::slots::{Kind, Ready, SessionMount, Slots};
+use crate::launcher::message::TreeRequest;
+use crate::pool::{Attachment, Booted, PoolError, Skeleton, Slot};
+use crate::sandbox::identity::{home, temporary};
+
+/// How long a fork ahead may take.
+const FORK_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Slots {
+    /// Gives the slot the session's trees, and makes its first sandbox.
+    pub(super) async fn equip(self: &Arc<Self>, slot: Slot) -> Result<Ready, PoolError> {
+        let number = {
+            let mut state = self.state();
+            state.numbers += 1;
+            state.numbers
+        };
+        let own = self.directory.join(number.to_string());
+        let interpreter = self.root.interpreter.as_ref();
+        for (below, target) in [("home", home(interpreter)), ("tmp", temporary(interpreter))] {
+            let source = own.join(below);
+            std::fs::create_dir_all(&source).map_err(|source| PoolError::Io {
+                what: "make a directory of the session",
+                source,
+            })?;
+            let mount = SessionMount {
+                source,
+                identity: None,
+                target: target.into(),
+                read_only: false,
+                ours: true,
+            };
+            self.attach(&slot, &mount, true).await?;
+        }
+        for mount in &self.mounts {
+            self.attach(&slot, mount, false).await?;
+        }
+        let mut slot = slot;
+        let skeleton = self.furnish(&mut slot).await?;
+        Ok(Ready { slot, skeleton })
+    }
+
+    /// Gives an empty slot its part of the template, where there is one, and its next sandbox.
+    pub(super) async fn furnish(self: &Arc<Self>, slot: &mut Slot) -> Result<Skeleton, PoolError> {
+        if let Some(Booted::Ready(template, _)) = self.template() {
+            slot.branch(&template).await?;
+        }
+        let mut skeleton = slot.prepare(&self.skeleton).await?;
+        let ahead = {
+            let state = self.state();
+            state.waiting.is_empty() && state.last == Kind::Forkable
+        };
+        // Somebody who waits is served sooner by a fork on demand.
+        if ahead && slot.can_fork() {
+            self.fork_ahead(slot, &mut skeleton).await;
+        }
+        Ok(skeleton)
+    }
+
+    /// The template that slots are to have a part of, if any is wanted.
+    fn template(self: &Arc<Self>) -> Option<Booted> {
+        let warm = self.warm.as_ref()?;
+        if !self.state().warming {
+            return None;
+        }
+        let booted = warm.get();
+        if matches!(booted, Booted::Booting) {
+            self.outfit_later();
+        }
+        Some(booted)
+    }
+
+    /// Gives the free slots their part of the template when it stands, one after the other.
+    fn outfit_later(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.state().outfitting, true) {
+            return;
+        }
+        let slots = Arc::clone(self);
+        tokio::spawn(async move {
+            let stands = match &slots.warm {
+                Some(warm) => warm.wait().await.is_some(),
+                None => false,
+            };
+            slots.state().outfitting = false;
+            if !stands {
+                return;
+            }
+            loop {
+                let plain = {
+                    let mut state = slots.state();
+                    let plain = |ready: &Ready| !ready.slot.can_fork();
+                    let found = state.free.iter().position(plain);
+                    found.map(|index| state.free.swap_remove(index))
+                };
+                let Some(Ready { slot, skeleton }) = plain else {
+                    return;
+                };
+                slots.recycle(slot, skeleton).await;
+            }
+        });
+    }
+
+    /// Without it the step's process is forked on demand, or executed.
+    async fn fork_ahead(&self, slot: &Slot, skeleton: &mut Skeleton) {
+        let Some(warm) = &self.warm else {
+            return;
+        };
+        let forking = slot.fork_ahead(skeleton, &self.skeleton, warm.environment.clone());
+        let forked = tokio::time::timeout(FORK_PATIENCE, forking).await;
+        if !matches!(forked, Ok(Ok(()))) {
+            tracing::debug!(?forked, "an interpreter could not be forked ahead");
+            skeleton.forked = None;
+        }
+    }
+
+    /// Has the step's process forked, if the slot can. Without it the step executes its interpreter.
+    pub(super) async fn fork(&self, slot: &Slot, skeleton: &mut Skeleton) {
+        let Some(warm) = self.warm.as_ref().filter(|_| slot.can_fork()) else {
+            return;
+        };
+        let environment = warm.environment.clone();
+        if let Err(error) = slot.fork(skeleton, &self.skeleton, environment).await {
+            tracing::debug!(%error, "an interpreter could not be forked");
+            skeleton.forked = None;
+        }
+    }
+
+    async fn attach(
+        &self,
+        slot: &Slot,
+        mount: &SessionMount,
+        scratch: bool,
+    ) -> Result<(), PoolError> {
+        let attachment = Attachment {
+            tree: self.tree(mount).await?,
+            target: mount.target.clone(),
+            scratch,
+        };
+        slot.attach(&attachment).await
+    }
+
+    /// A detached tree of a mount of the session, owned by the sandbox's user one way or the other.
+    pub(super) async fn tree(&self, mount: &SessionMount) -> Result<OwnedFd, PoolError> {
+        let request = TreeRequest {
+            realm: self.realm.0,
+            source: mount.source.clone(),
+            identity: mount.identity,
+            read_only: mount.read_only,
+            map_owner: true,
+        };
+        let (tree, mapped, _) = self.launcher.clone_tree(request).await?;
+        if mapped {
+            return Ok(tree);
+        }
+        if !mount.ours || mount.target == Path::new(WORKSPACE) {
+            self.owners.note_untranslated();
+        }
+        if mount.ours {
+            std::os::unix::fs::chown(&mount.source, Some(self.realm.1), Some(self.realm.1))
+                .map_err(|source| PoolError::Io {
+                    what: "give a directory to the sandbox's user",
+                    source,
+                })?;
+        } else if !mount.read_only {
+            return self.borrow(mount.source.clone(), tree).await;
+        }
+        Ok(tree)
+    }
+
+    async fn borrow(&self, source: PathBuf, tree: OwnedFd) -> Result<OwnedFd, PoolError> {
+        let owners = Arc::clone(&self.owners);
+        let borrowed = tokio::task::spawn_blocking(move || {
+            owners.borrow(&source, &tree)?;
+            Ok(tree)
+        });
+        borrowed
+            .await
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(|source| PoolError::Io {
+                what: "give a workspace or mount to the sandbox's user",
+                source,
+            })
+    }
+}
