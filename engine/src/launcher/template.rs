@@ -21,6 +21,7 @@ use crate::sandbox::identity::BOX_ID;
 use crate::sandbox::plan::{Context, Step, StepError, TEMPLATE};
 use crate::sandbox::skeleton::CODE_DIRECTORY;
 use crate::sandbox::template::{BOOT, FromTemplate, LIBRARY, Program, SCRIPT};
+use crate::sandbox::tree;
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, close_range, duplicate_to, execve, exit_now};
 use crate::sys::signal;
@@ -43,7 +44,7 @@ pub(super) fn main(inherited: Inherited) -> ! {
 }
 
 fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
-    let Some((program, _)) =
+    let Some((program, deps)) =
         datagram::receive::<Program>(engine.as_fd()).at(Step::ReadRequest, "the engine")?
     else {
         return Ok(());
@@ -51,7 +52,13 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     let mut root = Some(root);
     for step in TEMPLATE {
         match step {
-            Step::TemplateScratch => scratch().at(*step, CODE_DIRECTORY)?,
+            Step::TemplateScratch => {
+                scratch().at(*step, CODE_DIRECTORY)?;
+                for (tree, target) in deps.iter().zip(&program.deps) {
+                    let operand = target.display().to_string();
+                    tree::attach(tree, target).at(*step, operand)?;
+                }
+            }
             Step::KeepToEnter => keep_capabilities().at(*step, "capabilities")?,
             Step::Execute => {
                 let operand = program.executable.display().to_string();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::sandbox::identity::{BOX_NAME, home, temporary};
-use crate::spec::{Interpreter, Limits};
+use crate::spec::{DEPS, Interpreter, Limits};
 
 /// Where a session's caches are, on disk and kept between its steps.
 pub(super) const CACHE: &str = "/var/cache/user";
@@ -13,7 +13,7 @@ pub(super) const WORKSPACE: &str = "/workspace";
 
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where packages that a caller installed with `--target` are looked for, after the workspace itself.
-const PYTHON_PATH: &str = "/workspace:/workspace/.deps";
+const OWN_DEPS: &str = "/workspace/.deps";
 /// Pools of numeric libraries size themselves by the host's processors unless they are told.
 const THREAD_POOLS: &[&str] = &[
     "OMP_NUM_THREADS",
@@ -37,6 +37,7 @@ pub(super) fn build(
     directory: &Path,
     session: &BTreeMap<String, String>,
     step: &BTreeMap<String, String>,
+    deps: bool,
 ) -> Vec<(String, String)> {
     let mut variables: BTreeMap<String, String> = [
         ("ASAN_OPTIONS", "detect_leaks=0"),
@@ -79,10 +80,16 @@ pub(super) fn build(
         );
     }
     // The code's file is not in the workspace, so its modules would not be found there.
+    let places = [WORKSPACE]
+        .into_iter()
+        .chain(deps.then_some(DEPS))
+        .chain([OWN_DEPS])
+        .collect::<Vec<_>>()
+        .join(":");
     variables
         .entry("PYTHONPATH".to_owned())
-        .and_modify(|given| *given = format!("{given}:{PYTHON_PATH}"))
-        .or_insert_with(|| PYTHON_PATH.to_owned());
+        .and_modify(|given| *given = format!("{given}:{places}"))
+        .or_insert(places);
     variables.into_iter().collect()
 }
 
@@ -159,6 +166,7 @@ mod tests {
             Path::new(WORKSPACE),
             &given,
             &BTreeMap::new(),
+            false,
         )
         .into_iter()
         .collect()

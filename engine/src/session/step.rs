@@ -177,6 +177,7 @@ impl Run<'_> {
             &step.cwd,
             &spec.env,
             &step.env,
+            spec.deps().is_some(),
         );
         let (arguments, code) = program(step.program, self.session);
         let turn = self.engine.inner.turn.fetch_add(1, Ordering::Relaxed);

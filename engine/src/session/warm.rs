@@ -9,7 +9,7 @@ use crate::launcher::message::RealmId;
 use crate::pool::{Booted, Template, TemplateKey, Templates};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
-use crate::spec::{Limits, SandboxSpec};
+use crate::spec::{DEPS, Limits, SandboxSpec};
 
 /// A session's part of a template: which one, and what to expect of a step.
 #[derive(Debug)]
@@ -42,13 +42,21 @@ impl Warm {
                 Path::new(WORKSPACE),
                 given,
                 &BTreeMap::new(),
+                spec.deps().is_some(),
             )
         };
+        // What code can write to is not imported into what other code is forked from.
+        let deps = spec
+            .deps()
+            .filter(|mount| mount.read_only && !spec.preload.is_empty());
         // A template is shared by sessions of other limits; one thread is what can be forked.
         let mut booted: BTreeMap<_, _> = build(&Limits::default(), &BTreeMap::new())
             .into_iter()
             .collect();
-        booted.remove("PYTHONPATH");
+        match deps {
+            Some(_) => booted.insert("PYTHONPATH".to_owned(), DEPS.to_owned()),
+            None => booted.remove("PYTHONPATH"),
+        };
         if !spec.preload.is_empty() {
             booted.extend(environment::one_thread());
         }
@@ -58,10 +66,12 @@ impl Warm {
                 realm,
                 root: root.clone(),
                 preload: spec.preload.clone(),
+                deps: deps.map(|mount| (mount.source.clone(), mount.identity)),
             },
             program: Program {
                 executable: interpreter.executable.clone(),
                 environment: booted.into_iter().collect(),
+                deps: deps.map(|mount| mount.target.clone()),
             },
             environment: build(&spec.limits, &spec.env),
             at_once: !spec.preload.is_empty() || spec.prewarm.is_some(),

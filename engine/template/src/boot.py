@@ -47,7 +47,9 @@ class Main:
         self.module = type(sys)
         self.loader = type(sys.modules["__main__"].__loader__)
         self.known = set(sys.modules)
-        self.path = list(sys.path[1:])
+        # What the variable adds is added anew for each step.
+        added = os.environ.get("PYTHONPATH", "").split(":")
+        self.path = [place for place in sys.path[1:] if place not in added]
 
     def surroundings(self, environment):
         os = self.os
