@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::bytecode::{PLACE, VARIABLE};
 use crate::sandbox::identity::{BOX_NAME, home, temporary};
 use crate::spec::{Interpreter, Limits};
 
@@ -27,6 +28,7 @@ const THREAD_POOLS: &[&str] = &[
 pub(super) fn build(
     interpreter: Option<&Interpreter>,
     limits: &Limits,
+    has_bytecode: bool,
     directory: &Path,
     session: &BTreeMap<String, String>,
     step: &BTreeMap<String, String>,
@@ -59,6 +61,9 @@ pub(super) fn build(
     }
     variables.insert("PWD".to_owned(), directory.display().to_string());
     variables.insert("PATH".to_owned(), path(interpreter));
+    if has_bytecode {
+        variables.insert(VARIABLE.to_owned(), PLACE.to_owned());
+    }
     if let Some(threads) = threads(limits) {
         for name in THREAD_POOLS {
             variables.insert((*name).to_owned(), threads.to_string());
@@ -138,6 +143,10 @@ mod tests {
     use super::*;
 
     fn built(given: &[(&str, &str)]) -> BTreeMap<String, String> {
+        built_with(given, false)
+    }
+
+    fn built_with(given: &[(&str, &str)], has_bytecode: bool) -> BTreeMap<String, String> {
         let given = given
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -149,6 +158,7 @@ mod tests {
         build(
             None,
             &limits,
+            has_bytecode,
             Path::new(WORKSPACE),
             &given,
             &BTreeMap::new(),
@@ -162,6 +172,13 @@ mod tests {
         let variables = built(&[("HOME", "/tmp"), ("PYTHONPATH", "/x")]);
         assert_eq!(variables["HOME"], "/tmp");
         assert_eq!(variables["PYTHONPATH"], "/x:/workspace:/workspace/.deps");
+    }
+
+    #[test]
+    fn bytecode_is_looked_for_in_the_store_when_it_is_there_and_the_caller_says_nothing() {
+        assert!(!built(&[]).contains_key(VARIABLE));
+        assert_eq!(built_with(&[], true)[VARIABLE], PLACE);
+        assert_eq!(built_with(&[(VARIABLE, "/x")], true)[VARIABLE], "/x");
     }
 
     #[test]

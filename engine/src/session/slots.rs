@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::SessionError;
+use super::bytecode::Wanted;
 use super::environment::WORKSPACE;
 use super::owners::Owners;
 use crate::launcher::message::{RealmId, TreeRequest};
@@ -121,6 +122,8 @@ pub(super) struct Slots {
     pub(super) skeleton: SkeletonSpec,
     pub(super) mounts: Vec<SessionMount>,
     pub(super) owners: Arc<Owners>,
+    /// Set when the session is made, if it wants any.
+    pub(super) bytecode: OnceLock<Wanted>,
     directory: PathBuf,
     state: Mutex<State>,
     retired: tokio::sync::Notify,
@@ -145,6 +148,7 @@ impl Slots {
             skeleton,
             mounts,
             owners: Arc::new(Owners::new(directory, realm.1)),
+            bytecode: OnceLock::new(),
             directory: directory.join("slots"),
             state: Mutex::default(),
             retired: tokio::sync::Notify::new(),
@@ -177,7 +181,7 @@ impl Slots {
     }
 
     /// Gives the slot the session's trees, and makes its first sandbox.
-    async fn equip(&self, slot: Slot) -> Result<Ready, PoolError> {
+    async fn equip(&self, mut slot: Slot) -> Result<Ready, PoolError> {
         let number = {
             let mut state = self.state();
             state.numbers += 1;
@@ -203,6 +207,7 @@ impl Slots {
         for mount in &self.mounts {
             self.attach(&slot, mount, false).await?;
         }
+        self.give_bytecode(&mut slot).await;
         let skeleton = slot.prepare(&self.skeleton).await?;
         Ok(Ready { slot, skeleton })
     }
@@ -371,6 +376,7 @@ impl Slots {
             let made = async {
                 skeleton.end().await?;
                 slot.reset().await?;
+                slots.give_bytecode(&mut slot).await;
                 slot.prepare(&slots.skeleton).await
             };
             match made.await {

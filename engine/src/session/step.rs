@@ -106,7 +106,7 @@ impl Run<'_> {
                 return Err(error);
             }
         };
-        let orders = self.orders(step, events, &cancel);
+        let orders = self.orders(step, &slot, events, &cancel);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
         let mut observed = match observed {
             Ok(observed) => observed,
@@ -160,11 +160,18 @@ impl Run<'_> {
         Ok(changes)
     }
 
-    fn orders(&self, step: StepSpec, events: Option<Events>, cancel: &CancellationToken) -> Orders {
+    fn orders(
+        &self,
+        step: StepSpec,
+        slot: &Slot,
+        events: Option<Events>,
+        cancel: &CancellationToken,
+    ) -> Orders {
         let spec = &self.session.spec;
         let environment = environment::build(
             self.session.interpreter.as_ref(),
             &self.limits,
+            slot.bytecode == Some(true),
             &step.cwd,
             &spec.env,
             &step.env,
