@@ -30,7 +30,7 @@ def modules(marked):
         beside = {}
         if cached:
             for name in sorted(os.listdir(os.path.join(directory, "__pycache__"))):
-                stem, dot, ending = name.partition(".")
+                stem, _, ending = name.partition(".")
                 if ending.endswith(".pyc"):
                     beside.setdefault(stem, []).append(name)
         for name in sorted(files):
@@ -62,7 +62,7 @@ def compiled(source):
         py_compile.compile(source, target, source, doraise=True, invalidation_mode=mode)
         with open(target, "rb") as file:
             return file.read()
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever a source makes the compiler say, the others go on
         return None
 
 

@@ -156,6 +156,20 @@ impl Building {
     pub fn take(&mut self, records: &[u8]) -> Result<(), super::UnpackError> {
         let mut part = self.part;
         part.unpack(&self.place, records)?;
+        self.note(part)
+    }
+
+    /// Takes what a round has made that was stopped: the module that it was at is not to blame, and is done again.
+    pub fn take_interrupted(mut self, records: &[u8]) {
+        let mut part = self.part;
+        if part.unpack(&self.place, records).is_ok() && !part.complete {
+            part.next -= 1;
+            // Without the note the round is done again.
+            let _ = self.note(part);
+        }
+    }
+
+    fn note(&mut self, part: Part) -> Result<(), super::UnpackError> {
         self.part = part;
         let next = self.progress.with_extension("new");
         let noted = fs::write(&next, write_progress(&part))
@@ -349,6 +363,12 @@ mod tests {
         assert_eq!(store.find("d"), None);
         let building = store.begin("d").unwrap().unwrap();
         assert_eq!((building.part.next, building.part.files), (5, 1));
+        building.take_interrupted(&round(9, "/x/b.pyc"));
+        let building = store.begin("d").unwrap().unwrap();
+        assert_eq!((building.part.next, building.part.files), (9, 2));
+        building.take_interrupted(b"");
+        let building = store.begin("d").unwrap().unwrap();
+        assert_eq!((building.part.next, building.part.files), (9, 2));
         drop(building);
         // In another boot nothing is known of what is on disk.
         let progress = store.directory.join("d.next");

@@ -22,14 +22,14 @@ use crate::bytecode::{
     Building, COMPILER, DEPS, Library, PLACE, Store, UnpackError, VARIABLE, has_own_bytecode,
     lacks_bytecode,
 };
-use crate::launcher::message::TreeRequest;
+use crate::launcher::message::{RealmId, TreeRequest};
 use crate::pool::{Attachment, PoolError, Seed, Slot};
 use crate::sandbox::identity::{home, temporary};
 use crate::sandbox::init::Request;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::{Interpreter, Limits, Mount, SandboxSpec, Tmpfs, WorkspaceSource};
-use crate::supervise::{Orders, watch};
+use crate::supervise::{Observed, Orders, watch};
 
 /// How long a compile waits after the session that wants it: the first steps have the processors.
 const STEPS_FIRST: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long a compile that is stopped may take to end.
 const END: Duration = Duration::from_secs(5);
 /// Seconds and bytes after which a round ends by itself: what it made is safe then.
-const ROUND: (u64, u64) = (3, 16 << 20);
+const ROUND: (u64, u64) = (1, 16 << 20);
 /// How long a round may take that does not end by itself.
 const ROUND_DEADLINE: Duration = Duration::from_secs(60);
 const MEMORY: u64 = 512 << 20;
@@ -398,9 +398,19 @@ impl Compile {
             return Ok(());
         };
         let Seed { slot } = self.engine.inner.spares.take(&self.root).await?;
-        let realm = slot.realm;
-        let compiled = self.compile_in(slot, building).await;
-        self.engine.inner.spares.release_realm(realm).await;
+        let realm = (slot.realm, slot.user);
+        let mut spare = None;
+        let compiled = match self.equip(slot).await {
+            Ok(slot) => {
+                spare = Some(slot);
+                self.rounds(realm, &mut spare, building).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Some(slot) = spare {
+            discard(slot).await;
+        }
+        self.engine.inner.spares.release_realm(realm.0).await;
         let building = compiled?;
         let links = match &self.packages {
             None => self.wanted.links.clone(),
@@ -453,43 +463,59 @@ impl Compile {
     }
 
     /// Round after round, each in a sandbox of its own, until all is compiled.
-    async fn compile_in(
-        &self,
-        mut slot: Slot,
-        building: Building,
-    ) -> Result<Building, CompileError> {
-        let compiled = self.rounds(&mut slot, building).await;
-        if let Err(error) = slot.close().await {
-            tracing::warn!(%error, "the slot of a compile could not be removed");
-        }
-        compiled
-    }
-
     async fn rounds(
         &self,
-        slot: &mut Slot,
+        realm: (RealmId, u32),
+        spare: &mut Option<Slot>,
         mut building: Building,
     ) -> Result<Building, CompileError> {
-        if let Some(mount) = &self.packages {
-            let attachment = Attachment {
-                tree: self.tree(slot, mount).await?,
-                target: mount.target.clone(),
-                scratch: false,
-            };
-            slot.attach(&attachment).await?;
-        }
         while !building.part.complete {
-            let output = self.round(slot, building.part.next).await?;
-            let taken = blocking(move || match building.take(&output) {
-                Ok(()) => Ok(building),
-                Err(error) => {
-                    building.give_up();
-                    Err(error)
+            let slot = match spare.take() {
+                Some(slot) => slot,
+                None => {
+                    let made = self.engine.inner.spares.another(realm, &self.root);
+                    self.equip(made.await?).await?
+                }
+            };
+            let output = self.round(slot, spare, building.part.next).await?;
+            let ending = self.engine.inner.bytecode.ending.is_cancelled();
+            let taken = blocking(move || {
+                if ending {
+                    building.take_interrupted(&output);
+                    return Err(CompileError::Ending);
+                }
+                match building.take(&output) {
+                    Ok(()) => Ok(building),
+                    Err(error) => {
+                        building.give_up();
+                        Err(error.into())
+                    }
                 }
             });
             building = taken.await??;
         }
         Ok(building)
+    }
+
+    async fn equip(&self, slot: Slot) -> Result<Slot, CompileError> {
+        let Some(mount) = &self.packages else {
+            return Ok(slot);
+        };
+        let attached = async {
+            let attachment = Attachment {
+                tree: self.tree(&slot, mount).await?,
+                target: mount.target.clone(),
+                scratch: false,
+            };
+            Ok(slot.attach(&attachment).await?)
+        };
+        match attached.await {
+            Ok(()) => Ok(slot),
+            Err(error) => {
+                discard(slot).await;
+                Err(error)
+            }
+        }
     }
 
     async fn tree(&self, slot: &Slot, mount: &Mount) -> Result<OwnedFd, CompileError> {
@@ -504,9 +530,36 @@ impl Compile {
         Ok(tree)
     }
 
-    /// What one run of the compiler printed.
-    async fn round(&self, slot: &mut Slot, next: u64) -> Result<Vec<u8>, CompileError> {
-        let ending = &self.engine.inner.bytecode.ending;
+    /// What one run of the compiler printed. A slot that is fit for another is put back.
+    async fn round(
+        &self,
+        mut slot: Slot,
+        spare: &mut Option<Slot>,
+        next: u64,
+    ) -> Result<Vec<u8>, CompileError> {
+        let observed = match self.observe(&mut slot, next).await {
+            Ok(observed) => observed,
+            Err(error) => {
+                discard(slot).await;
+                return Err(error);
+            }
+        };
+        let fit = match observed.skeleton {
+            // A module may need more memory than there is; what is killed for it leaves no slot to be used again.
+            Some(skeleton) if observed.evidence.oom_kills == 0 => {
+                skeleton.end().await.is_ok() && slot.reset().await.is_ok()
+            }
+            _ => false,
+        };
+        if fit {
+            *spare = Some(slot);
+        } else {
+            discard(slot).await;
+        }
+        Ok(observed.stdout.kept)
+    }
+
+    async fn observe(&self, slot: &mut Slot, next: u64) -> Result<Observed, CompileError> {
         let skeleton = slot.prepare(&self.skeleton()).await?;
         let limits = Limits {
             memory: Some(MEMORY),
@@ -521,19 +574,11 @@ impl Compile {
             deadline: ROUND_DEADLINE,
             memory: Some(MEMORY),
             events: None,
-            cancel: ending.clone(),
+            cancel: self.engine.inner.bytecode.ending.clone(),
         };
-        let observed = watch(skeleton, slot, orders)
+        watch(skeleton, slot, orders)
             .await
-            .map_err(CompileError::io("watch a compile"))?;
-        if ending.is_cancelled() {
-            return Err(CompileError::Ending);
-        }
-        if let Some(skeleton) = observed.skeleton {
-            skeleton.end().await?;
-        }
-        slot.reset().await?;
-        Ok(observed.stdout.kept)
+            .map_err(CompileError::io("watch a compile"))
     }
 
     fn skeleton(&self) -> SkeletonSpec {
@@ -596,6 +641,12 @@ impl Compile {
             code: None,
             processors: Vec::new(),
         }
+    }
+}
+
+async fn discard(slot: Slot) {
+    if let Err(error) = slot.close().await {
+        tracing::warn!(%error, "the slot of a compile could not be removed");
     }
 }
 
