@@ -62,7 +62,8 @@ def compiled(source):
         py_compile.compile(source, target, source, doraise=True, invalidation_mode=mode)
         with open(target, "rb") as file:
             return file.read()
-    except Exception:  # noqa: BLE001 - whatever a source makes the compiler say, the others go on
+    except Exception:
+        # Whatever a source makes the compiler say: the others go on.
         return None
 
 

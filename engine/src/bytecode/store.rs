@@ -354,6 +354,21 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_others_may_write_to_is_no_store() {
+        let place = tempfile::tempdir().unwrap();
+        let [shared, link, own] = ["shared", "link", "own"].map(|name| place.path().join(name));
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+        symlink(&own, &link).unwrap();
+        fs::create_dir(&own).unwrap();
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Store::open(&[shared.clone(), link.clone()]).is_err());
+        let store = Store::open(&[shared, link, own.clone()]).unwrap();
+        assert_eq!(store.directory, own.canonicalize().unwrap());
+        assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
     fn what_an_engine_that_died_had_built_is_gone_on_with() {
         let place = tempfile::tempdir().unwrap();
         let store = store(place.path());
