@@ -5,6 +5,7 @@
 mod bytecode;
 mod check;
 mod close;
+mod compile;
 mod engine;
 mod environment;
 mod error;
