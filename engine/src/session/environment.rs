@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::bytecode::{PLACE, VARIABLE};
 use crate::sandbox::identity::{BOX_NAME, home, temporary};
 use crate::spec::{DEPS, Interpreter, Limits};
 
@@ -30,14 +31,23 @@ pub(super) fn one_thread() -> impl Iterator<Item = (String, String)> {
         .map(|name| ((*name).to_owned(), "1".to_owned()))
 }
 
+/// What a sandbox has for Python beside the interpreter.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Python {
+    /// Of the store, where the interpreter has none of its own.
+    pub(super) bytecode: bool,
+    /// Packages of the session's.
+    pub(super) deps: bool,
+}
+
 /// The variables of a step, sorted by name; the caller's win, the step's over the session's.
 pub(super) fn build(
     interpreter: Option<&Interpreter>,
     limits: &Limits,
+    python: Python,
     directory: &Path,
     session: &BTreeMap<String, String>,
     step: &BTreeMap<String, String>,
-    deps: bool,
 ) -> Vec<(String, String)> {
     let mut variables: BTreeMap<String, String> = [
         ("ASAN_OPTIONS", "detect_leaks=0"),
@@ -67,6 +77,9 @@ pub(super) fn build(
     }
     variables.insert("PWD".to_owned(), directory.display().to_string());
     variables.insert("PATH".to_owned(), path(interpreter));
+    if python.bytecode {
+        variables.insert(VARIABLE.to_owned(), PLACE.to_owned());
+    }
     if let Some(threads) = threads(limits) {
         for name in THREAD_POOLS {
             variables.insert((*name).to_owned(), threads.to_string());
@@ -82,7 +95,7 @@ pub(super) fn build(
     // The code's file is not in the workspace, so its modules would not be found there.
     let places = [WORKSPACE]
         .into_iter()
-        .chain(deps.then_some(DEPS))
+        .chain(python.deps.then_some(DEPS))
         .chain([OWN_DEPS])
         .collect::<Vec<_>>()
         .join(":");
@@ -152,6 +165,10 @@ mod tests {
     use super::*;
 
     fn built(given: &[(&str, &str)]) -> BTreeMap<String, String> {
+        built_with(given, false)
+    }
+
+    fn built_with(given: &[(&str, &str)], bytecode: bool) -> BTreeMap<String, String> {
         let given = given
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -163,10 +180,13 @@ mod tests {
         build(
             None,
             &limits,
+            Python {
+                bytecode,
+                deps: false,
+            },
             Path::new(WORKSPACE),
             &given,
             &BTreeMap::new(),
-            false,
         )
         .into_iter()
         .collect()
@@ -177,6 +197,13 @@ mod tests {
         let variables = built(&[("HOME", "/tmp"), ("PYTHONPATH", "/x")]);
         assert_eq!(variables["HOME"], "/tmp");
         assert_eq!(variables["PYTHONPATH"], "/x:/workspace:/workspace/.deps");
+    }
+
+    #[test]
+    fn bytecode_is_looked_for_in_the_store_when_it_is_there_and_the_caller_says_nothing() {
+        assert!(!built(&[]).contains_key(VARIABLE));
+        assert_eq!(built_with(&[], true)[VARIABLE], PLACE);
+        assert_eq!(built_with(&[(VARIABLE, "/x")], true)[VARIABLE], "/x");
     }
 
     #[test]

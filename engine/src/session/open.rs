@@ -89,6 +89,10 @@ impl Engine {
         limits: Vec<crate::outcome::AppliedLimit>,
     ) -> Result<Session, SessionError> {
         let workspace = make_directories(directory, &spec)?;
+        let bytecode = self.wanted_bytecode(&spec, interpreter.as_ref()).await;
+        if let Some(wanted) = &bytecode {
+            wanted.make_writable_places(directory)?;
+        }
         let root = root_spec(&spec, interpreter.clone());
         let image_digest = digest(&root);
         let spares = self.inner.spares.clone();
@@ -103,11 +107,15 @@ impl Engine {
             mounts: mounts(&spec, &workspace, directory),
         };
         let slots = Slots::new(launcher.clone(), spares.clone(), posture, directory);
+        if let Some(wanted) = bytecode {
+            let _ = slots.bytecode.set(wanted);
+        }
         let opened = async {
             let keeper = self
                 .make_keeper(&slots, &spec, &workspace, directory)
                 .await?;
             slots.adopt(seed.slot).await.map_err(why_not_attached)?;
+            self.compile_missing(&slots);
             Ok::<_, SessionError>(keeper)
         };
         let keeper = match opened.await {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::SessionError;
+use super::bytecode::Wanted;
 use super::owners::Owners;
 use super::warm::Warm;
 use crate::launcher::message::RealmId;
@@ -156,6 +157,8 @@ pub(super) struct Slots {
     pub(super) mounts: Vec<SessionMount>,
     pub(super) owners: Arc<Owners>,
     pub(super) warm: Option<Warm>,
+    /// Set when the session is made, if it wants any.
+    pub(super) bytecode: OnceLock<Wanted>,
     pub(super) directory: PathBuf,
     state: Mutex<State>,
     retired: tokio::sync::Notify,
@@ -189,6 +192,7 @@ impl Slots {
             mounts,
             owners: Arc::new(Owners::new(directory, realm.1)),
             warm,
+            bytecode: OnceLock::new(),
             directory: directory.join("slots"),
             state: Mutex::new(State {
                 warming,
@@ -352,6 +356,7 @@ impl Slots {
         let made = async {
             skeleton.end().await?;
             slot.reset().await?;
+            self.give_bytecode(&mut slot).await;
             self.furnish(&mut slot).await
         };
         match made.await {

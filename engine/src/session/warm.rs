@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::environment::{self, WORKSPACE};
 use crate::launcher::message::RealmId;
-use crate::pool::{Booted, Template, TemplateKey, Templates};
+use crate::pool::{Booted, Slot, Template, TemplateKey, Templates};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
 use crate::spec::{DEPS, Limits, SandboxSpec};
@@ -17,8 +17,8 @@ pub(super) struct Warm {
     templates: Templates,
     key: TemplateKey,
     program: Program,
-    /// The variables of a step that adds none.
-    pub(super) environment: Vec<(String, String)>,
+    /// The variables of a step that adds none: in a slot without bytecode of the store, and in one with it.
+    environments: [Vec<(String, String)>; 2],
     /// Asked for with the session, not found out by its use.
     pub(super) at_once: bool,
 }
@@ -35,14 +35,17 @@ impl Warm {
         if spec.prewarm == Some(0) || !is_forkable(&spec.env) {
             return None;
         }
-        let build = |limits: &Limits, given: &BTreeMap<String, String>| {
+        let build = |limits: &Limits, given: &BTreeMap<String, String>, bytecode| {
             environment::build(
                 Some(interpreter),
                 limits,
+                environment::Python {
+                    bytecode,
+                    deps: spec.deps().is_some(),
+                },
                 Path::new(WORKSPACE),
                 given,
                 &BTreeMap::new(),
-                spec.deps().is_some(),
             )
         };
         // What code can write to is not imported into what other code is forked from.
@@ -50,7 +53,7 @@ impl Warm {
             .deps()
             .filter(|mount| mount.read_only && !spec.preload.is_empty());
         // A template is shared by sessions of other limits; one thread is what can be forked.
-        let mut booted: BTreeMap<_, _> = build(&Limits::default(), &BTreeMap::new())
+        let mut booted: BTreeMap<_, _> = build(&Limits::default(), &BTreeMap::new(), false)
             .into_iter()
             .collect();
         match deps {
@@ -73,7 +76,7 @@ impl Warm {
                 environment: booted.into_iter().collect(),
                 deps: deps.map(|mount| mount.target.clone()),
             },
-            environment: build(&spec.limits, &spec.env),
+            environments: [false, true].map(|bytecode| build(&spec.limits, &spec.env, bytecode)),
             at_once: !spec.preload.is_empty() || spec.prewarm.is_some(),
         })
     }
@@ -81,6 +84,11 @@ impl Warm {
     /// The template as far as it is now; the first to ask has it booted.
     pub(super) fn get(&self) -> Booted {
         self.templates.get(&self.key, &self.program)
+    }
+
+    /// What the environment of a step in this slot will most likely be.
+    pub(super) fn environment(&self, slot: &Slot) -> Vec<(String, String)> {
+        self.environments[usize::from(slot.bytecode == Some(true))].clone()
     }
 
     pub(super) async fn wait(&self) -> Option<Arc<Template>> {

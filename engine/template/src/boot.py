@@ -65,6 +65,8 @@ class Main:
             *[os.fsdecode(place) for place in listed.split(b":") if place],
             *self.path,
         ]
+        place = pairs.get(b"PYTHONPYCACHEPREFIX")
+        sys.pycache_prefix = os.fsdecode(place) if place else None
         if b"TZ" in pairs:
             import time
 
