@@ -61,10 +61,14 @@ def main() -> int:
     report = Report()
     begun = time.monotonic()
     with Sandbox() as sandbox, a_setting(scale, report, Peers(options.peer, options.peer_module), sandbox) as setting:
-        for name, section in SECTIONS.items():
-            if name in options.only:
-                print(f"{time.monotonic() - begun:4.0f} s  {name}", file=sys.stderr, flush=True)
-                _measure(name, section, setting)
+        for name in options.only:
+            print(f"{time.monotonic() - begun:4.0f} s  {name}", file=sys.stderr, flush=True)
+            try:
+                _measure(name, SECTIONS[name], setting)
+            except KeyboardInterrupt:
+                # What has been measured by then is not lost.
+                report.note("interrupted", f"in {name}")
+                break
     report.note("load", f"{before['load']:.2f} before, {host()['load']:.2f} after")
     report.note("took", f"{time.monotonic() - begun:.0f} s")
     print(report.text())

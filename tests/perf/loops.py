@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from sampling import Series, attempt, every, in_flight, loop_for, quantile
@@ -23,7 +24,7 @@ def tight(setting: Setting) -> None:
     scale = setting.scale
     setting.stepbox.warm(PRINT)
     title = f"{PRINT.title}, tight loop"
-    rates: list[tuple[str, float]] = []
+    rates: dict[str, list[float]] = {}
     rows: list[Task] = []
     drift = None
     # The others before and after, half each: a machine that changes meanwhile hits both.
@@ -39,7 +40,7 @@ def tight(setting: Setting) -> None:
                 rows.append(row)
             if row.series.failure is None:
                 loop = loop_for(row, seconds)
-                rates.append((contender.name, len(loop.ends) / loop.wall))
+                rates.setdefault(contender.name, []).append(len(loop.ends) / loop.wall)
                 if contender is setting.stepbox:
                     drift = _drift(loop, row.series)
     rows.sort(key=lambda row: row.series.contender != setting.stepbox.name)
@@ -49,9 +50,10 @@ def tight(setting: Setting) -> None:
         setting.report.value(
             f"{title}: last sixth / first sixth", "stepbox", "x", drift, f"medians, {scale.loop_s:g} s"
         )
-    for name in dict.fromkeys(name for name, _ in rates):
-        each = [rate for other, rate in rates if other == name]
-        setting.report.value(f"{PRINT.title}, one caller", name, "calls/s", sum(each) / len(each))
+    for series in (row.series for row in rows):
+        if series.failure is None:
+            name = series.contender
+            setting.report.value(f"{PRINT.title}, one caller", name, "calls/s", fmean(rates[name]))
 
 
 def now_and_then(setting: Setting) -> None:
