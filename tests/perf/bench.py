@@ -17,6 +17,7 @@ from endurance import endurance
 from loops import after_pause, now_and_then, sustained, tight
 from memory import memory
 from overshoot import deadlines
+from peers import parse
 from preloads import preloads
 from report import Report, Row, host
 from scale import QUICK, WHOLE
@@ -103,9 +104,10 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be 1 or more")
-    for definition in options.peer:
-        if not all(definition.partition("=")):
-            parser.error(f"a peer is NAME=COMMAND, got {definition!r}")
+    try:
+        parse(options.peer)
+    except ValueError as wrong:
+        parser.error(str(wrong))
     patterns = options.only.split(",")
     options.only = [name for name in SECTIONS if any(fnmatch(name, pattern) for pattern in patterns)]
     if not options.only:

@@ -49,7 +49,7 @@ def _burst(setting: Setting, work: Work, contenders: Sequence[Contender]) -> Non
                 row.burst(fresh)
                 second = task("", fresh, work)
                 again.samples.append(at_once(second, _AT_ONCE))
-                again.failure = again.failure or second.series.failure
+                again.failures += second.series.failures
     expected = setting.scale.bursts * _AT_ONCE
     right = {row.contender.name: f"{len(row.calls.samples)} of {expected} right" for row in rows}
     target = {"stepbox": Target(seconds=0.25, of_bwrap=0.2)} if work is TRUE else None
@@ -89,4 +89,4 @@ class _Row:
         self.wall.samples.append(at_once(one, _AT_ONCE))
         self.calls.samples += one.series.samples
         self.calls.starts += one.series.starts
-        self.wall.failure = self.calls.failure = one.series.failure
+        self.wall.failures += one.series.failures

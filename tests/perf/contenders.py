@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from work import Work
 
 # How long a session may take until its steps start warm, and how long one is warmed that does not tell.
-_WARM_S = 20.0
+_WARM_S = 10.0
 _WARM_BLIND_CALLS = 10
 
 

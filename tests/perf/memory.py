@@ -50,6 +50,11 @@ class Process:
     rss: int
     pss: int | None
 
+    @property
+    def is_python(self) -> bool:
+        """Whether it is an interpreter, also one that a step has renamed."""
+        return "python" in self.program
+
 
 @dataclass(frozen=True)
 class Holding:
@@ -76,29 +81,39 @@ class Holding:
     @property
     def slots(self) -> int:
         """Slots, and one keeper a session: a difference of two holdings is one of slots."""
-        return sum(process.depth == _SPAWNER_DEPTH for process in self.processes)
+        return sum(process.depth == _SPAWNER_DEPTH and not process.is_python for process in self.processes)
+
+    @property
+    def inits(self) -> list[Process]:
+        """The first process of each sandbox."""
+        return [process for process in self.processes if process.depth == _INIT_DEPTH and not process.is_python]
 
     @property
     def skeletons(self) -> list[Process]:
-        """Inits of sandboxes that wait for a step: none of them has a child."""
+        """Inits of sandboxes that wait for a step with nothing in them yet."""
         parents = {process.parent for process in self.processes}
-        return [
-            process
-            for process in self.processes
-            if process.depth == _INIT_DEPTH and process.pid not in parents and "python" not in process.program
-        ]
-
-    @property
-    def interpreters(self) -> list[Process]:
-        """Processes of Python below the realm that are no live step of ours: templates, and what they forked ahead."""
-        return [process for process in self.processes if "python" in process.program and process.name != _NAME]
+        return [process for process in self.inits if process.pid not in parents]
 
     @property
     def templates(self) -> list[Process]:
-        """Interpreters from which steps are forked: no interpreter's child, and in no sandbox's init."""
-        inits = {process.pid for process in self.processes if process.depth == _INIT_DEPTH}
-        pythons = {process.pid for process in self.interpreters}
-        return [each for each in self.interpreters if each.parent not in pythons | inits]
+        """Interpreters that are no child of another and in no sandbox: from these the others are forked."""
+        return [process for process in self.processes if process.is_python and process.depth == _SPAWNER_DEPTH]
+
+    @property
+    def forks(self) -> list[Process]:
+        """What templates have forked outside of a sandbox: one for each slot."""
+        templates = {process.pid for process in self.templates}
+        return [process for process in self.processes if process.is_python and process.parent in templates]
+
+    @property
+    def ahead(self) -> list[Process]:
+        """Interpreters in sandboxes that no step of ours runs in: forked ahead of the next."""
+        inits = {process.pid for process in self.inits}
+        return [
+            process
+            for process in self.processes
+            if process.is_python and process.parent in inits and process.name != _NAME
+        ]
 
     @property
     def live(self) -> list[Process]:
@@ -138,9 +153,8 @@ def memory(setting: Setting) -> None:
     warm = holding()
     _each(setting, "an idle skeleton (init)", warm.skeletons)
     _each(setting, "an idle template", warm.templates)
-    ahead = [each for each in warm.interpreters if each not in warm.templates]
-    if ahead:
-        _each(setting, "a step forked ahead", ahead)
+    _each(setting, "a slot's fork of it", warm.forks)
+    _each(setting, "a process forked ahead", warm.ahead)
     _each(setting, "a live step", _live(stepbox, setting.scale.live_steps))
     at_once(task("", stepbox, TRUE), _AT_ONCE)
     after = holding()

@@ -6,6 +6,7 @@ import runpy
 import shlex
 import shutil
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from contenders import Command, Ground, links_of_root
@@ -117,15 +118,19 @@ def _container(name: str, ground: Ground) -> Command:
 # ---- of the command line ----
 
 
-def from_lines(definitions: Iterable[str], ground: Ground) -> list[Command]:
-    """Peers given as NAME=COMMAND. A name may come twice: with a line for programs and one for Python source."""
+def parse(definitions: Iterable[str]) -> dict[str, list[list[str]]]:
+    """Peers given as NAME=COMMAND. A name may come twice: with a line for programs and one for Python source.
+
+    Raises:
+        ValueError: A definition is none.
+    """
     lines: dict[str, list[list[str]]] = {}
     for definition in definitions:
         name, separator, command = definition.partition("=")
         if not (name and separator and command):
             raise ValueError(f"a peer is NAME=COMMAND, got {definition!r}")
         lines.setdefault(name, []).append(shlex.split(command))
-    return [_templated(name, given, ground) for name, given in lines.items()]
+    return lines
 
 
 def _templated(name: str, lines: list[list[str]], ground: Ground) -> Command:
@@ -192,34 +197,34 @@ def find(
     """Those that work, and why each of the others does not. What is opened is closed with the stack."""
     found: list[Contender] = []
     refused: dict[str, str] = {}
-    for name, make in BUILT_IN.items():
-        _try(name, lambda make=make: make(ground), found, refused)  # type: ignore[misc]
-    for command in from_lines(lines, ground):
-        _try(command.name, lambda command=command: command, found, refused)  # type: ignore[misc]
-    for path in modules:
-
-        def opened(path: str = path) -> Module:
-            module = from_module(path)
-            stack.callback(module.close)
-            return module
-
-        _try(path, opened, found, refused)
+    makers: list[tuple[str, Callable[[], Contender]]] = [
+        *((name, partial(make, ground)) for name, make in BUILT_IN.items()),
+        *((name, partial(_templated, name, given, ground)) for name, given in parse(lines).items()),
+        *((path, partial(_opened, path, stack)) for path in modules),
+    ]
+    for name, make in makers:
+        try:
+            contender = make()
+            _probe(contender)
+        except Exception as failure:  # a peer may raise anything
+            refused[name] = " ".join(f"{failure}".split())[:160] or type(failure).__name__
+        else:
+            found.append(contender)
     return found, refused
 
 
-def _try(name: str, make: Callable[[], Contender], found: list[Contender], refused: dict[str, str]) -> None:
-    problems = []
+def _opened(path: str, stack: ExitStack) -> Module:
+    module = from_module(path)
+    stack.callback(module.close)
+    return module
+
+
+def _probe(contender: Contender) -> None:
+    """One that can do either kind of work takes part."""
     try:
-        contender = make()
-    except Exception as failure:  # a peer may raise anything
-        refused[name] = f"{failure}"
-        return
-    for work in (TRUE, PRINT):
+        contender.perform(TRUE)
+    except Exception as first:  # likewise
         try:
-            contender.perform(work)
-        except Exception as failure:  # likewise
-            problems.append(" ".join(f"{failure}".split())[:160])
-    if len(problems) == 2:
-        refused[name] = problems[0]
-    else:
-        found.append(contender)
+            contender.perform(PRINT)
+        except Exception:
+            raise first from None

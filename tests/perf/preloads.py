@@ -44,7 +44,7 @@ def _preloaded(setting: Setting) -> None:
         for work in (PANDAS, TABLE):
             ready.warm(work)
             setting.calls(work, _APART_S, [ready], title=f"{work.title}, preloaded", headline=True)
-        # Nothing is left that was made ahead: each call is forked when it comes.
+        # What was forked ahead may be used up: the shares in the row tell.
         row = task(f"{PANDAS.title}, preloaded, tight loop", ready, PANDAS)
         loop_for(row, setting.scale.others_loop_s)
         setting.report.add([row.series], against=setting.medians.get(PANDAS.title))

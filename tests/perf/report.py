@@ -101,7 +101,8 @@ class Report:
             row = Row(work=series.work, contender=series.contender, headline=headline)
             if series.failure is not None:
                 row.failed = not series.unsuited
-                row.note = f"{'failed' if row.failed else 'skipped'}: {series.failure}"
+                times = f", {len(series.failures)} calls" if len(series.failures) > 1 else ""
+                row.note = f"{'failed' if row.failed else 'skipped'}{times}: {series.failure}"
             elif series.samples:
                 _measure(row, series, bases)
                 row.note = (notes or {}).get(series.contender, "")

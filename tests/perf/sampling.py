@@ -38,9 +38,14 @@ class Series:
     contender: str
     samples: list[float] = field(default_factory=list)
     starts: Counter[str] = field(default_factory=Counter)
-    failure: str | None = None
+    failures: list[str] = field(default_factory=list)
     unsuited: bool = False
     slow: bool = False
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong first: a series in which anything did has no times to show."""
+        return self.failures[0] if self.failures else None
 
     def take(self, sample: Sample) -> None:
         """Adds one call."""
@@ -93,7 +98,7 @@ def attempt(series: Series, call: Callable[[], Sample]) -> Sample | None:
     try:
         return call()
     except Exception as failure:  # a peer may raise anything
-        series.failure = " ".join(f"{failure}".split())[:160] or type(failure).__name__
+        series.failures.append(" ".join(f"{failure}".split())[:160] or type(failure).__name__)
         series.unsuited = isinstance(failure, UnsuitedError)
         series.samples.clear()
         return None
