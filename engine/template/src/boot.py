@@ -205,6 +205,77 @@ def rehearse(main):
         del sys.modules[name]
 
 
+PAGE = 4096
+
+
+def learn(main, environment, os, native):
+    """Finds out which pages a step touches, by a trial in a fork: those are fetched at once in each fork to come."""
+    (ready, done), (hold, release) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            native.show()
+            os.close(release)
+            main.surroundings(environment)
+            main.reseed()
+            rehearse(main)
+            scope = main.fresh_main()
+            main.finish(scope, main.run(b"print(1)\n", scope))
+            os.write(done, b".")
+            os.read(hold, 1)
+        finally:
+            os._exit(0)
+    os.close(done)
+    try:
+        if os.read(ready, 1):
+            written, read = touched(child)
+            native.keep_written(encode(written, 0))
+            native.keep_read(encode(read, 16))
+    except OSError:
+        # A kernel that does not tell: each page comes when it is touched.
+        pass
+    for end in (ready, hold, release):
+        os.close(end)
+    os.waitpid(child, 0)
+
+
+def touched(process):
+    """The addresses of pages that a forked process has of its own, and of those of files that it has looked at."""
+    present, of_a_file, exclusive = 1 << 63, 1 << 61, 1 << 56
+    written, read = [], []
+    with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/pagemap", "rb", buffering=0) as pages:
+        for line in maps:
+            span, access, _, _, file = line.split(None, 4)
+            if access[3] != "p" or line.rstrip().endswith(("[vvar]", "[vdso]", "[vsyscall]", "[vvar_vclock]")):
+                continue
+            start, end = (int(address, 16) for address in span.split("-"))
+            pages.seek(start // PAGE * 8)
+            entries = pages.read((end - start) // PAGE * 8)
+            for index in range(0, len(entries), 8):
+                entry = int.from_bytes(entries[index : index + 8], sys.byteorder)
+                address = start + index // 8 * PAGE
+                if not entry & present:
+                    continue
+                if access[1] == "w" and entry & exclusive and not entry & of_a_file:
+                    written.append(address)
+                elif access[1] != "w" and entry & of_a_file:
+                    read.append(address)
+    return written, read
+
+
+def encode(addresses, gap):
+    """Ranges of addresses that are at most some pages apart, as the library keeps them."""
+    ranges = []
+    for address in addresses:
+        if ranges and address - ranges[-1][1] <= gap * PAGE:
+            ranges[-1][1] = address + PAGE
+        else:
+            ranges.append([address, address + PAGE])
+    return b"".join(
+        number.to_bytes(8, sys.byteorder) for start, end in ranges for number in (start, end - start)
+    )
+
+
 def held():
     """KiB that this process holds of its own, and its part of what it shares."""
     with open("/proc/self/smaps_rollup", "rb") as report:
@@ -234,6 +305,7 @@ def live():
     del sys.modules["gc"]
     gc.collect()
     gc.freeze()
+    learn(main, [part for pair in os.environb.items() for part in pair], os, native)
     expected = native.serve(held())
     # Only a process in a sandbox comes to here.
     main.surroundings(expected)

@@ -4,6 +4,8 @@
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::{null, null_mut};
 
+use crate::sys::memory::Wanted;
+
 /// An object of the interpreter's; owned by whoever has it, or null with an exception set.
 pub type Object = *mut c_void;
 
@@ -77,11 +79,14 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 6] = [
+static mut METHODS: [MethodDefinition; 9] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, ONE_ARGUMENT),
     method(c"asked", asked, NO_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
+    method(c"show", show, NO_ARGUMENT),
+    method(c"keep_written", keep_written, ONE_ARGUMENT),
+    method(c"keep_read", keep_read, ONE_ARGUMENT),
     method(c"refuse", refuse, ONE_ARGUMENT),
     END,
 ];
@@ -140,6 +145,30 @@ extern "C" fn refuse(_module: Object, text: Object) -> Object {
         Some(text) => crate::serve::refuse(text),
         None => null_mut(),
     }
+}
+
+/// Lets other processes of this user look at this one.
+extern "C" fn show(_module: Object, _nothing: Object) -> Object {
+    let shown = crate::sys::process::set_dumpable(true).is_ok();
+    // SAFETY: the interpreter's lock is held.
+    unsafe { PyBool_FromLong(shown.into()) }
+}
+
+extern "C" fn keep_written(_module: Object, ranges: Object) -> Object {
+    keep(&crate::serve::WRITTEN, ranges)
+}
+
+extern "C" fn keep_read(_module: Object, ranges: Object) -> Object {
+    keep(&crate::serve::READ, ranges)
+}
+
+fn keep(wanted: &Wanted, ranges: Object) -> Object {
+    let Some(ranges) = bytes_of(ranges) else {
+        return null_mut();
+    };
+    wanted.keep(ranges);
+    // SAFETY: the interpreter's lock is held.
+    unsafe { PyBool_FromLong(1) }
 }
 
 fn number(object: Object) -> Option<u32> {
