@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::engine::Engine;
 use super::environment::{CACHE, WORKSPACE};
 use super::record::{Parts, Session};
-use super::slots::{Posture, SessionMount, Slots};
+use super::slots::{KEPT, Posture, SessionMount, Slots};
 use super::warm::Warm;
 use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{EnforcedBy, Resource};
@@ -104,6 +104,7 @@ impl Engine {
             skeleton: skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
             warm: Warm::new(self.inner.templates.clone(), &spec, realm.0, &root),
             root,
+            kept: kept(&spec),
             mounts: mounts(&spec, &workspace, directory),
         };
         let slots = Slots::new(launcher.clone(), spares.clone(), posture, directory);
@@ -219,6 +220,15 @@ fn make_directories(directory: &Path, spec: &SandboxSpec) -> Result<PathBuf, Ses
             Ok(path.clone())
         }
     }
+}
+
+/// How many sandboxes a session keeps ready.
+fn kept(spec: &SandboxSpec) -> usize {
+    let asked = spec
+        .prewarm
+        .and_then(|count| usize::try_from(count).ok())
+        .filter(|count| *count > 0);
+    asked.unwrap_or(KEPT)
 }
 
 fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {

@@ -205,9 +205,6 @@ def rehearse(main):
         del sys.modules[name]
 
 
-PAGE = 4096
-
-
 def learn(main, environment, os, native):
     """Finds out which pages a step touches, by a trial in a fork: those are fetched at once in each fork to come."""
     (ready, done), (hold, release) = os.pipe(), os.pipe()
@@ -228,9 +225,10 @@ def learn(main, environment, os, native):
     os.close(done)
     try:
         if os.read(ready, 1):
-            written, read = touched(child)
-            native.keep_written(encode(written, 0))
-            native.keep_read(encode(read, 16))
+            page = os.sysconf("SC_PAGE_SIZE")
+            written, read = touched(child, page)
+            native.keep_written(encode(written, page, 0))
+            native.keep_read(encode(read, page, 16))
     except OSError:
         # A kernel that does not tell: each page comes when it is touched.
         pass
@@ -239,7 +237,7 @@ def learn(main, environment, os, native):
     os.waitpid(child, 0)
 
 
-def touched(process):
+def touched(process, page):
     """The addresses of pages that a forked process has of its own, and of those of files that it has looked at."""
     present, of_a_file, exclusive = 1 << 63, 1 << 61, 1 << 56
     written, read = [], []
@@ -249,11 +247,11 @@ def touched(process):
             if access[3] != "p" or line.rstrip().endswith(("[vvar]", "[vdso]", "[vsyscall]", "[vvar_vclock]")):
                 continue
             start, end = (int(address, 16) for address in span.split("-"))
-            pages.seek(start // PAGE * 8)
-            entries = pages.read((end - start) // PAGE * 8)
+            pages.seek(start // page * 8)
+            entries = pages.read((end - start) // page * 8)
             for index in range(0, len(entries), 8):
                 entry = int.from_bytes(entries[index : index + 8], sys.byteorder)
-                address = start + index // 8 * PAGE
+                address = start + index // 8 * page
                 if not entry & present:
                     continue
                 if access[1] == "w" and entry & exclusive and not entry & of_a_file:
@@ -263,14 +261,14 @@ def touched(process):
     return written, read
 
 
-def encode(addresses, gap):
+def encode(addresses, page, gap):
     """Ranges of addresses that are at most some pages apart, as the library keeps them."""
     ranges = []
     for address in addresses:
-        if ranges and address - ranges[-1][1] <= gap * PAGE:
-            ranges[-1][1] = address + PAGE
+        if ranges and address - ranges[-1][1] <= gap * page:
+            ranges[-1][1] = address + page
         else:
-            ranges.append([address, address + PAGE])
+            ranges.append([address, address + page])
     return b"".join(
         number.to_bytes(8, sys.byteorder) for start, end in ranges for number in (start, end - start)
     )
