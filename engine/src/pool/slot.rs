@@ -14,7 +14,7 @@ use super::{Channel, Launcher, PoolError};
 use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner};
 use crate::outcome::AppliedLimit;
 use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, OomWatch, SlotCgroup};
-use crate::sandbox::init::FromInit;
+use crate::sandbox::init::{FromInit, ToInit};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::sandbox::template::Fork;
@@ -78,8 +78,15 @@ impl Streams {
 impl Skeleton {
     /// Leaves nothing in the sandbox but its init.
     pub async fn clear(&mut self) {
-        if let Some(forked) = self.forked.take() {
-            forked.end().await;
+        let Some(forked) = self.forked.take() else {
+            return;
+        };
+        forked.end().await;
+        // Init tells of its end, unless the sandbox itself is gone, which the step will see.
+        while let Ok(Some((message, _))) = self.control.receive().await {
+            if matches!(message, FromInit::Exited { .. }) {
+                return;
+            }
         }
     }
 
@@ -238,6 +245,12 @@ impl Slot {
         self.fork(skeleton, spec, environment).await?;
         if let Some(forked) = &mut skeleton.forked {
             forked.settle().await?;
+            // Init is told before the step begins: its end is then seen by nobody in between.
+            skeleton
+                .control
+                .send(&ToInit::Adopt(forked.main), &[])
+                .await
+                .map_err(PoolError::io("init"))?;
         }
         skeleton.spent_us = self.counters().cpu_us.unwrap_or(0);
         Ok(())

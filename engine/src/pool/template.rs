@@ -56,7 +56,9 @@ impl Template {
         // One that is gone may have said why.
         let deps: Vec<_> = deps.iter().map(AsFd::as_fd).collect();
         let _ = channel.send(program, &deps).await;
-        let _ = channel.send(&Setup::new(preload), &[]).await;
+        let _ = channel
+            .send(&Setup::new(preload, program.usual.clone()), &[])
+            .await;
         match receive(&channel, "a template").await? {
             (FromTemplate::Ready(kib), _) => Ok(Self {
                 channel,
@@ -138,7 +140,8 @@ impl SubTemplate {
         drop(theirs);
         Ok(Forked {
             control: Channel::new(ours).map_err(PoolError::io("socket"))?,
-            ready: None,
+            main: 0,
+            listener: None,
         })
     }
 
@@ -156,14 +159,16 @@ impl SubTemplate {
 #[derive(Debug)]
 pub struct Forked {
     pub control: Channel,
-    /// Its number in the sandbox and the listener of its filter; none: it has not said so yet.
-    pub ready: Option<(i32, OwnedFd)>,
+    /// Its number in the sandbox; 0: it has not said so yet.
+    pub main: i32,
+    /// The listener of its filter; taken by the step.
+    pub listener: Option<OwnedFd>,
 }
 
 impl Forked {
     /// Waits until it waits.
     pub(super) async fn settle(&mut self) -> Result<(), PoolError> {
-        while self.ready.is_none() {
+        while self.listener.is_none() {
             let (word, descriptors) = receive(&self.control, "a forked interpreter").await?;
             self.hear(&word, descriptors)?;
         }
@@ -181,9 +186,12 @@ impl Forked {
             FromTemplate::Failed { place, errno } => return Err(failure(*place, *errno)),
             FromTemplate::Started | FromTemplate::Refused(_) => (None, Vec::new()),
         };
-        self.ready = number.zip(listener.into_iter().next());
-        match self.ready {
-            Some(_) => Ok(()),
+        match number.zip(listener.into_iter().next()) {
+            Some((number, listener)) => {
+                self.main = number;
+                self.listener = Some(listener);
+                Ok(())
+            }
             None => Err(Self::silent()),
         }
     }

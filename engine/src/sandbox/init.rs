@@ -26,7 +26,8 @@ pub enum ToInit {
     Go(Box<Request>),
     /// The request is too long for a datagram: it is in a memfd beside the streams.
     GoLong,
-    /// The code's process is this one, which was forked into the sandbox: only its end is to be told.
+    /// The code's process will be this one, which was forked into the sandbox: only its end is to be told. Where it has
+    /// ended without code another message may follow.
     Adopt(i32),
 }
 
@@ -90,15 +91,18 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     rehearse(spec)?;
     let code_directory = build(spec, engine)?;
     let mut stack = Stack::new();
-    let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
-        return Ok(());
-    };
-    let (request, streams) = match go {
-        ToInit::Adopt(main) => return reap(engine, main, spec.watched),
-        ToInit::Go(request) => (*request, split(descriptors)?.0),
-        ToInit::GoLong => {
-            let (streams, rest) = split(descriptors)?;
-            (read_request(&rest)?, streams)
+    let (request, streams) = loop {
+        let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
+            return Ok(());
+        };
+        match go {
+            // It may end without having run anything: then the sandbox is as it was before.
+            ToInit::Adopt(main) => reap(engine, main, spec.watched)?,
+            ToInit::Go(request) => break (*request, split(descriptors)?.0),
+            ToInit::GoLong => {
+                let (streams, rest) = split(descriptors)?;
+                break (read_request(&rest)?, streams);
+            }
         }
     };
     if let Some(code) = &request.code {
@@ -124,7 +128,10 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         return Err(StepError::new(step, "the code's process", &error));
     }
     tell(engine, &FromInit::Started)?;
-    reap(engine, main, spec.watched)
+    reap(engine, main, spec.watched)?;
+    // No child is left: nothing can happen any more but the end.
+    let _ = datagram::receive::<ToInit>(engine);
+    Ok(())
 }
 
 /// Goes the way of a request once. Each page that is written to for the first time since the fork is copied, which takes
@@ -250,7 +257,7 @@ const OWN_TASKS: u64 = 1;
 /// How many of the dead are taken at most between the end of the main process and telling it.
 const REAPED_SINCE: u32 = 4096;
 
-/// Reaps orphans until the engine ends this process; tells how `main` ended.
+/// Reaps all children; tells how `main` ended.
 fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepError> {
     let finish = |ended, alone| finish(engine, ended, alone, measured);
     let mut ended = None;
@@ -276,7 +283,7 @@ fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepErr
     }
 }
 
-/// Tells the end, then reaps on until the engine ends this process.
+/// Tells the end, then reaps on until no child is left.
 fn finish(
     engine: BorrowedFd<'_>,
     ended: Option<i32>,
@@ -292,7 +299,5 @@ fn finish(
         tell(engine, &exited)?;
     }
     while wait(WaitOptions::empty()).is_ok() {}
-    // No child is left: nothing can happen any more but the end.
-    let _ = datagram::receive::<ToInit>(engine);
     Ok(())
 }

@@ -22,8 +22,10 @@ pub const SCRIPT: &str = "main.py";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Program {
     pub executable: PathBuf,
-    /// The engine's defaults: nothing of a session's.
+    /// What it starts with. The engine's defaults: nothing of a session's.
     pub environment: Vec<(String, String)>,
+    /// The variables of a step of a session that adds none.
+    pub usual: Vec<(String, String)>,
     /// Where the tree beside it is mounted, if there is one: a session's packages.
     pub deps: Option<PathBuf>,
 }
@@ -35,15 +37,18 @@ pub struct Setup {
     pin_filter: Vec<u8>,
     /// Names of modules to import.
     preload: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Setup {
+    /// `environment`: the variables of most steps.
     #[must_use]
-    pub fn new(preload: Vec<String>) -> Self {
+    pub fn new(preload: Vec<String>, environment: Vec<(String, String)>) -> Self {
         Self {
             step_filter: instructions(seccomp::step_filter()),
             pin_filter: instructions(seccomp::pin_filter()),
             preload,
+            environment,
         }
     }
 }
@@ -148,12 +153,17 @@ mod tests {
 
     #[test]
     fn what_the_engine_says_is_what_the_library_reads() {
-        let setup = encode(&Setup::new(vec!["json".into(), "numpy.random".into()]));
+        let setup = encode(&Setup::new(
+            vec!["json".into(), "numpy.random".into()],
+            vec![("A".into(), "1".into())],
+        ));
         let read = native::Setup::read(&setup).unwrap();
         assert_eq!(read.filters.step, instructions(seccomp::step_filter()));
         assert_eq!(read.filters.pin, instructions(seccomp::pin_filter()));
         let names: Vec<_> = read.preload.iter().collect();
         assert_eq!(names, [b"json".as_slice(), b"numpy.random"]);
+        let variables: Vec<_> = read.environment.iter().collect();
+        assert_eq!(variables, [b"A".as_slice(), b"1"]);
 
         let fork = encode(&ToTemplate::Fork(Fork {
             users: true,

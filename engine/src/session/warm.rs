@@ -53,9 +53,8 @@ impl Warm {
             .deps()
             .filter(|mount| mount.read_only && !spec.preload.is_empty());
         // A template is shared by sessions of other limits; one thread is what can be forked.
-        let mut booted: BTreeMap<_, _> = build(&Limits::default(), &BTreeMap::new(), false)
-            .into_iter()
-            .collect();
+        let usual = build(&Limits::default(), &BTreeMap::new(), false);
+        let mut booted: BTreeMap<_, _> = usual.iter().cloned().collect();
         match deps {
             Some(_) => booted.insert("PYTHONPATH".to_owned(), DEPS.to_owned()),
             None => booted.remove("PYTHONPATH"),
@@ -74,6 +73,7 @@ impl Warm {
             program: Program {
                 executable: interpreter.executable.clone(),
                 environment: booted.into_iter().collect(),
+                usual,
                 deps: deps.map(|mount| mount.target.clone()),
             },
             environments: [false, true].map(|bytecode| build(&spec.limits, &spec.env, bytecode)),

@@ -122,7 +122,7 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
     // One that is gone shows as the death of the sandbox.
     let _ = told.send(&go, &beside).await;
     drop((stdin_read, stdout_write, stderr_write, long));
-    watch.adopt().await?;
+    watch.take_listener()?;
     let feeder = feed(stdin_write, orders.stdin)?;
     watch.run(orders.deadline, &orders.cancel, watchdog).await;
     if let Some(feeder) = feeder {
@@ -331,12 +331,15 @@ impl Watch<'_> {
             }
             Some((word, descriptors)) => {
                 let heard = forked.hear(&word, descriptors);
-                let adopted = match heard {
-                    Ok(()) => self.adopt().await.at(Step::ForkTemplate, "listener"),
+                let main = forked.main;
+                let taken = match heard {
+                    Ok(()) => self.take_listener().at(Step::ForkTemplate, "listener"),
                     Err(error) => Err(error),
                 };
-                if let Err(error) = adopted {
-                    self.not_started(&error);
+                match taken {
+                    // An init that is gone shows as the death of the sandbox.
+                    Ok(()) => drop(self.skeleton.control.send(&ToInit::Adopt(main), &[]).await),
+                    Err(error) => self.not_started(&error),
                 }
             }
             None => {
@@ -346,15 +349,15 @@ impl Watch<'_> {
         }
     }
 
-    /// Takes over the filter's listener of a process that is ready, and has init tell of its end.
-    async fn adopt(&mut self) -> io::Result<()> {
-        let Some((main, listener)) = self.forked.as_mut().and_then(|forked| forked.ready.take())
-        else {
-            return Ok(());
-        };
-        self.listener = Some(Listener::new(listener)?);
-        // An init that is gone shows as the death of the sandbox.
-        let _ = self.skeleton.control.send(&ToInit::Adopt(main), &[]).await;
+    /// Takes over the filter's listener of a process that waits.
+    fn take_listener(&mut self) -> io::Result<()> {
+        let listener = self
+            .forked
+            .as_mut()
+            .and_then(|forked| forked.listener.take());
+        if let Some(listener) = listener {
+            self.listener = Some(Listener::new(listener)?);
+        }
         Ok(())
     }
 

@@ -41,12 +41,15 @@ def preload(names, os, native):
 class Main:
     """What a step's process does with what it is told."""
 
-    def __init__(self, os, gc):
+    def __init__(self, os, gc, atexit):
         self.os = os
         self.gc = gc
+        self.atexit = atexit
+        self.variables = dict(os.environb)
         self.module = type(sys)
         self.loader = type(sys.modules["__main__"].__loader__)
         self.known = set(sys.modules)
+        self.last = next(reversed(sys.modules))
         # What the variable adds is added anew for each step.
         added = os.environ.get("PYTHONPATH", "").split(":")
         self.path = [place for place in sys.path[1:] if place not in added]
@@ -54,11 +57,15 @@ class Main:
     def surroundings(self, environment):
         os = self.os
         pairs = dict(zip(environment[::2], environment[1::2]))
-        for name in [name for name in os.environb if name not in pairs]:
-            del os.environb[name]
+        if pairs == self.variables:
+            return
+        for name in self.variables:
+            if name not in pairs:
+                del os.environb[name]
         for name, value in pairs.items():
-            if os.environb.get(name) != value:
+            if self.variables.get(name) != value:
                 os.environb[name] = value
+        self.variables = pairs
         listed = pairs.get(b"PYTHONPATH", b"")
         sys.path[:] = [
             SCRIPT.rpartition("/")[0],
@@ -157,18 +164,18 @@ class Main:
                 sys.modules["threading"]._shutdown()
             except BaseException as error:
                 self.show(error)
-        import atexit
-
-        atexit._run_exitfuncs()
+        # Before 3.10 each import of it has functions of its own.
+        sys.modules.get("atexit", self.atexit)._run_exitfuncs()
         flushed = self.flush(sys.stdout) if sys.stdout is not None else True
         if sys.stderr is not None:
             self.flush(sys.stderr)
         self.clear(scope)
         modules = sys.modules
-        for name in reversed([name for name in list(modules) if name not in self.known]):
-            module = modules.get(name)
-            if isinstance(module, self.module) and name != "builtins" and name != "sys":
-                self.clear(module.__dict__)
+        # Those that are new come last, and a look at each costs a page.
+        if len(modules) != len(self.known) or next(reversed(modules)) != self.last:
+            for name in reversed([name for name in list(modules) if name not in self.known]):
+                if isinstance(modules.get(name), self.module):
+                    self.clear(modules[name].__dict__)
         self.gc.collect()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -195,18 +202,36 @@ class Main:
 def rehearse(main):
     """Goes the way of a step once: each page that is written to for the first time since the fork is copied, which takes
     longer than the step does. What it leaves is taken back."""
-    known = set(sys.modules)
     scope = main.fresh_main()
     main.run(b"import sys\nprint(1)\n", scope)
     main.flush(sys.stdout)
     main.clear(scope)
     main.gc.collect()
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
 
 
 def learn(main, environment, os, native):
-    """Finds out which pages a step touches, by a trial in a fork: those are fetched at once in each fork to come."""
+    """Finds out which pages a step touches, by a trial in a fork: those are fetched at once in each fork to come.
+
+    It is another fork that looks: what the template writes to meanwhile would seem to be the trial's own."""
+    receive, send = os.pipe()
+    looker = os.fork()
+    if not looker:
+        try:
+            os.close(receive)
+            page = os.sysconf("SC_PAGE_SIZE")
+            for ranges in trial(main, environment, os, native, page):
+                os.write(send, len(ranges).to_bytes(8, sys.byteorder) + ranges)
+        finally:
+            # A kernel that does not tell: each page comes when it is touched.
+            os._exit(0)
+    os.close(send)
+    with open(receive, "rb") as answer:
+        for keep in (native.keep_written, native.keep_read):
+            keep(answer.read(int.from_bytes(answer.read(8), sys.byteorder)))
+    os.waitpid(looker, 0)
+
+
+def trial(main, environment, os, native, page):
     (ready, done), (hold, release) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
@@ -215,26 +240,15 @@ def learn(main, environment, os, native):
             os.close(release)
             main.surroundings(environment)
             main.reseed()
-            rehearse(main)
             scope = main.fresh_main()
             main.finish(scope, main.run(b"print(1)\n", scope))
             os.write(done, b".")
             os.read(hold, 1)
         finally:
             os._exit(0)
-    os.close(done)
-    try:
-        if os.read(ready, 1):
-            page = os.sysconf("SC_PAGE_SIZE")
-            written, read = touched(child, page)
-            native.keep_written(encode(written, page, 0))
-            native.keep_read(encode(read, page, 16))
-    except OSError:
-        # A kernel that does not tell: each page comes when it is touched.
-        pass
-    for end in (ready, hold, release):
-        os.close(end)
-    os.waitpid(child, 0)
+    os.read(ready, 1)
+    written, read = touched(child, page)
+    return encode(written, page, 0), encode(read, page, 16)
 
 
 def touched(process, page):
@@ -284,32 +298,32 @@ def held():
 
 
 def live():
+    import atexit
     import gc
     import os
 
     native = load()
-    names = [name.decode() for name in native.begin(SOCKET)]
+    names, usual = native.begin(SOCKET)
     quiet(os)
     del sys.path[0]
     sys.path.insert(0, "/run/stepbox")
-    preload(names, os, native)
+    preload([name.decode() for name in names], os, native)
     # What was found in the template's own directories is not there in a sandbox.
     for place in [place for place in sys.path_importer_cache if place.startswith(("/run/", "/tmp", "/proc/"))]:
         if place != SCRIPT:
             del sys.path_importer_cache[place]
-    main = Main(os, gc)
+    # The interpreter has them by itself, and a step that asks for them imports them anew.
+    del sys.modules["gc"], sys.modules["atexit"]
+    main = Main(os, gc, atexit)
+    main.surroundings(usual)
     rehearse(main)
-    # The interpreter has it by itself, and a step that asks for it imports it anew.
-    del sys.modules["gc"]
     gc.collect()
     gc.freeze()
-    learn(main, [part for pair in os.environb.items() for part in pair], os, native)
+    learn(main, usual, os, native)
     expected = native.serve(held())
     # Only a process in a sandbox comes to here.
     main.surroundings(expected)
     main.reseed()
-    if not native.asked():
-        rehearse(main)
     scope = main.fresh_main()
     source, arguments, environment = native.wait()
     if environment != expected:

@@ -144,7 +144,7 @@ fn limits(tasks: Option<u64>) -> Answer<()> {
 }
 
 /// A list of names and values in turn.
-fn pairs(strings: Strings<'_>) -> Object {
+pub fn pairs(strings: Strings<'_>) -> Object {
     python::list(strings.count * 2, strings.iter().map(python::bytes))
 }
 

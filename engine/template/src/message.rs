@@ -94,6 +94,8 @@ pub struct Setup<'a> {
     pub filters: Filters<'a>,
     /// Names of modules to import.
     pub preload: Strings<'a>,
+    /// The variables of most steps: names and values.
+    pub environment: Strings<'a>,
 }
 
 impl<'a> Setup<'a> {
@@ -105,6 +107,7 @@ impl<'a> Setup<'a> {
                 pin: reader.bytes()?,
             },
             preload: reader.strings(1)?,
+            environment: reader.strings(2)?,
         })
     }
 }

@@ -54,10 +54,13 @@ pub fn refuse(text: &[u8]) -> ! {
     exit(1);
 }
 
-/// Takes the socket to its place, closes all else, and hears what to import: a list of names.
+/// Takes the socket to its place, closes all else, and hears what to import and the variables of most steps.
 pub fn begin(socket: u32) -> Object {
     match prepare(Fd(socket)) {
-        Ok(setup) => python::list(setup.preload.count, setup.preload.iter().map(python::bytes)),
+        Ok(setup) => python::tuple([
+            python::list(setup.preload.count, setup.preload.iter().map(python::bytes)),
+            child::pairs(setup.environment),
+        ]),
         Err(_) => python::fail(c"the template could not be set up"),
     }
 }
