@@ -15,7 +15,8 @@ use crate::sandbox::tree;
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
 use crate::workspace::{
-    Budget, FileError, FileReason, PendingWrite, Snapshot, Tree, WorkspacePath, diff, display,
+    Budget, FileError, FileReason, PendingWrite, Snapshot, Tree, Watch, WorkspacePath, diff,
+    display,
 };
 
 const WORKSPACE: &str = "/workspace";
@@ -62,8 +63,15 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
         writes: HashMap::new(),
         numbers: 0,
         stale: true,
+        watch: Watch::new(),
+        settled: false,
     };
-    send(engine, &FromKeeper::Done, None)?;
+    let queue = keeper
+        .watch
+        .as_ref()
+        .map(|watch| watch.queue().try_clone_to_owned());
+    let queue = queue.transpose().at(Step::AttachMount, "a watch")?;
+    send(engine, &FromKeeper::Done, queue.as_ref())?;
     while let Ok(Some((request, _))) = datagram::receive::<ToKeeper>(engine.as_fd()) {
         match keeper.answer(request) {
             Ok((answer, beside)) => send(engine, &answer, beside.as_ref())?,
@@ -104,6 +112,9 @@ struct Keeper {
     numbers: u64,
     /// Somebody but a step has written since the latest snapshot.
     stale: bool,
+    watch: Option<Watch>,
+    /// While nothing is told by the watch, the latest snapshot is what there is.
+    settled: bool,
 }
 
 type Answer = Result<(FromKeeper, Option<OwnedFd>), FileError>;
@@ -183,11 +194,19 @@ impl Keeper {
         };
         let since = self.next();
         self.held.insert(since, snapshot);
-        Ok((FromKeeper::Begun { since }, None))
+        let settled = self.settled;
+        Ok((FromKeeper::Begun { since, settled }, None))
     }
 
     fn scan(&mut self) -> Result<Rc<Snapshot>, FileError> {
+        self.settled = false;
+        if let Some(watch) = &self.watch {
+            watch.forget();
+        }
         let snapshot = Rc::new(self.tree.scan(Budget::default(), self.latest.as_deref())?);
+        if let Some(watch) = &mut self.watch {
+            self.settled = watch.extend(&self.tree, &snapshot);
+        }
         self.latest = Some(Rc::clone(&snapshot));
         self.stale = false;
         Ok(snapshot)
@@ -214,6 +233,7 @@ impl Keeper {
         }
         let next = self.next();
         self.held.insert(next, after);
+        let settled = self.settled;
         let few = changes.files.len() <= FEW
             && changes
                 .files
@@ -221,11 +241,20 @@ impl Keeper {
                 .all(|change| change.path.len() <= SHORT && change.old_path.is_none());
         if few {
             let changes = Some(changes);
-            return Ok((FromKeeper::Changes { changes, next }, None));
+            let answer = FromKeeper::Changes {
+                changes,
+                next,
+                settled,
+            };
+            return Ok((answer, None));
         }
         let beside = long("changes", &changes)?;
-        let changes = None;
-        Ok((FromKeeper::Changes { changes, next }, Some(beside)))
+        let answer = FromKeeper::Changes {
+            changes: None,
+            next,
+            settled,
+        };
+        Ok((answer, Some(beside)))
     }
 
     fn begin_write(&mut self, path: &[u8], mode: Option<u32>) -> Answer {

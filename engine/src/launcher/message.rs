@@ -184,15 +184,19 @@ pub enum ToKeeper {
 /// An answer of a keeper: in a memfd beside the datagram when it may be long.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromKeeper {
+    /// Beside the answer to `Attach`, where the kernel gives one: what can be read when something in the workspace was
+    /// touched.
     Done,
-    /// The number of the snapshot to ask changes since.
+    /// The number of the snapshot to ask changes since. `settled`: while nothing is told as touched it is what there is.
     Begun {
         since: u64,
+        settled: bool,
     },
     /// `changes` none: they are long, and in a memfd beside it. `next`: the snapshot to ask a later step's changes since.
     Changes {
         changes: Option<Changes>,
         next: u64,
+        settled: bool,
     },
     /// Beside it: the file, opened for reading.
     Opened(FileStat),

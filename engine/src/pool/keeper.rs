@@ -1,6 +1,7 @@
 //! The engine's handle of the keeper of one session's workspace.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
@@ -25,6 +26,10 @@ pub enum KeeperError {
 pub struct Keeper {
     /// One request at a time: answers come in order.
     channel: Mutex<Channel>,
+    /// Can be read when something in the workspace was touched since the latest look.
+    touched: Option<OwnedFd>,
+    /// The number of the latest snapshot, while an empty queue means that it is what there is; else 0.
+    settled: AtomicU64,
 }
 
 const PROTOCOL: PoolError = PoolError::Gone("the keeper's protocol");
@@ -41,10 +46,15 @@ impl Keeper {
         let channel = launcher
             .make_process(realm, Role::Keeper, root, &[])
             .await?;
-        let keeper = Self {
+        let mut keeper = Self {
             channel: Mutex::new(channel),
+            touched: None,
+            settled: AtomicU64::new(0),
         };
-        keeper.done(&ToKeeper::Attach { given }, &trees).await?;
+        match keeper.ask(&ToKeeper::Attach { given }, &trees).await? {
+            (FromKeeper::Done, beside) => keeper.touched = beside.into_iter().next(),
+            _ => return Err(PROTOCOL.into()),
+        }
         Ok(keeper)
     }
 
@@ -85,9 +95,32 @@ impl Keeper {
     /// A snapshot that nobody will ask for, `instead`, is let go of.
     pub async fn begin(&self, rescan: bool, instead: Option<u64>) -> Result<u64, KeeperError> {
         match self.ask(&ToKeeper::Begin { rescan, instead }, &[]).await? {
-            (FromKeeper::Begun { since }, _) => Ok(since),
+            (FromKeeper::Begun { since, settled }, _) => {
+                self.settle(since, settled);
+                Ok(since)
+            }
             _ => Err(PROTOCOL.into()),
         }
+    }
+
+    fn settle(&self, number: u64, settled: bool) {
+        let number = if settled { number } else { 0 };
+        self.settled.store(number, Ordering::Release);
+    }
+
+    /// Whether nothing was touched since a snapshot: then there are no changes to ask for, and it still serves.
+    #[must_use]
+    pub fn is_untouched(&self, since: u64) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let Some(touched) = &self.touched else {
+            return false;
+        };
+        let mut polled = [PollFd::new(touched, PollFlags::IN)];
+        let at_once = Timespec::default();
+        // A number is given to one snapshot, so nobody has looked since: a look empties the queue.
+        self.settled.load(Ordering::Acquire) == since
+            && poll(&mut polled, Some(&at_once)) == Ok(0)
+            && self.settled.load(Ordering::Acquire) == since
     }
 
     /// What changed since a snapshot, which is let go of, and the number of the snapshot that was made for it. That one
@@ -102,16 +135,24 @@ impl Keeper {
                 FromKeeper::Changes {
                     changes: Some(changes),
                     next,
+                    settled,
                 },
                 _,
-            ) => Ok((changes, next)),
+            ) => {
+                self.settle(next, settled);
+                Ok((changes, next))
+            }
             (
                 FromKeeper::Changes {
                     changes: None,
                     next,
+                    settled,
                 },
                 descriptors,
-            ) => Ok((decode(&descriptors)?, next)),
+            ) => {
+                self.settle(next, settled);
+                Ok((decode(&descriptors)?, next))
+            }
             _ => Err(PROTOCOL.into()),
         }
     }

@@ -139,6 +139,14 @@ impl Session {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some(number);
     }
 
+    /// Leaves a snapshot that still serves, unless another step has left one: the keeper is to let go of one of the two.
+    pub(super) fn return_snapshot(&self, number: u64) -> bool {
+        let mut place = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = place.is_none();
+        place.get_or_insert(number);
+        free
+    }
+
     pub(super) fn steps_running(&self) -> u32 {
         self.running.load(Ordering::Relaxed)
     }

@@ -163,6 +163,9 @@ impl Run<'_> {
         let Some(since) = since else {
             return Ok(Changes::default());
         };
+        if self.session.keeper.is_untouched(since) && self.session.return_snapshot(since) {
+            return Ok(Changes::default());
+        }
         let instead = self.session.take_snapshot();
         let (changes, next) = self.session.keeper.changes(since, instead).await?;
         self.session.leave_snapshot(next);

@@ -6,7 +6,8 @@
 //! File operations are methods of [`Tree`] and run with the rights of the sandbox user; looking at everything
 //! ([`Tree::scan`]) and deleting everything ([`Tree::clear`]) run with the keeper's override (see [`rights`]).
 //! Ruled out: following the tree by path strings of the host (a rename between check and use leads out), and
-//! inotify as the only source of changes (it overflows, and does not see writes through a mapping).
+//! inotify as the source of changes (it overflows, and tells names that others have by now). It tells that there were
+//! none: see [`Watch`].
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,7 @@ mod snapshot;
 pub mod source;
 mod tree;
 mod walk;
+mod watch;
 mod write;
 
 pub use diff::diff;
@@ -34,6 +36,7 @@ pub use risk::{PROTECTED, host_risk};
 pub use snapshot::{Digest, Entry, Snapshot};
 pub use tree::Tree;
 pub use walk::Budget;
+pub use watch::Watch;
 pub use write::PendingWrite;
 
 /// Why a path could not be served. The reason is a fixed word that crosses the wire.

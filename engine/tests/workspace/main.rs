@@ -10,6 +10,7 @@ mod clearing;
 mod files;
 mod races;
 mod scans;
+mod watching;
 
 use std::fs;
 use std::os::fd::OwnedFd;
