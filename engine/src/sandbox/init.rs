@@ -15,17 +15,28 @@ use super::child::{self, Failure, Prepared};
 use super::plan::{Context, Step, StepError};
 use super::seccomp;
 use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
+use super::kernel;
 use crate::sys::clone::{Stack, vfork};
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};
 use crate::sys::rusage::children_peak;
 
-/// The one message to an init; beside it: stdin, stdout, stderr.
+/// A message to an init. The first one says what it is for; beside that: stdin, stdout, stderr.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToInit {
     Go(Box<Request>),
     /// The request is too long for a datagram: it is in a memfd beside the streams.
     GoLong,
+    /// A kernel is to be started. Beside the streams: the request in a memfd, the library for its interpreter, and the
+    /// script.
+    Kernel,
+    /// A kernel's next cell; without a source that is in a memfd beside it.
+    Cell {
+        number: u64,
+        source: Option<Vec<u8>>,
+    },
+    /// What the kernel runs now is to be interrupted; nothing, where it runs nothing.
+    Interrupt,
 }
 
 /// What to execute. No bound but memory.
@@ -67,6 +78,14 @@ pub enum FromInit {
         alone: bool,
         largest: Option<u64>,
     },
+    /// A kernel's cell ended, by the interpreter's own word. Without results these are in a memfd beside it.
+    Answered {
+        number: u64,
+        exit_code: u8,
+        results: Option<Vec<u8>>,
+        /// There were more results than there was room for.
+        left_out: bool,
+    },
 }
 
 /// The life of an init; `engine` is its only descriptor that matters.
@@ -93,17 +112,48 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     let request = match go {
         ToInit::Go(request) => *request,
         ToInit::GoLong => read_request(&rest)?,
+        ToInit::Kernel => {
+            let request = read_request(&rest)?;
+            let mut parts = rest.into_iter().skip(1);
+            let (Some(library), Some(script)) = (parts.next(), parts.next()) else {
+                return Err(invalid("library"));
+            };
+            let parts = kernel::Parts { library, script };
+            return kernel::live(engine, spec, &mut stack, request, streams, parts);
+        }
+        ToInit::Cell { .. } | ToInit::Interrupt => return Err(invalid("order")),
     };
     if let Some(code) = &request.code {
         write_code(&code_directory, code)?;
     }
+    match start(engine, spec, &mut stack, request, streams, Vec::new())? {
+        Some(main) => reap(engine, main, spec.watched),
+        None => Ok(()),
+    }
+}
+
+fn invalid(what: &str) -> StepError {
+    StepError::new(Step::ReadRequest, what, &io::ErrorKind::InvalidData.into())
+}
+
+/// Starts the code, with the streams and `kept` as its only descriptors, and gives its pid. None: the program could not be
+/// executed, which the engine has been told.
+pub(super) fn start(
+    engine: BorrowedFd<'_>,
+    spec: &SkeletonSpec,
+    stack: &mut Stack,
+    request: Request,
+    streams: [OwnedFd; 3],
+    kept: Vec<OwnedFd>,
+) -> Result<Option<i32>, StepError> {
     rustix::process::chdir(&request.directory).at(
         Step::WorkingDirectory,
         request.directory.display().to_string(),
     )?;
-    let (prepared, looked_in) = prepare(request, spec)?;
+    let (mut prepared, looked_in) = prepare(request, spec)?;
+    prepared.kept = kept;
     let mut failure: Option<Failure> = None;
-    let main = vfork(&mut stack, || {
+    let main = vfork(stack, || {
         failure = Some(child::run(&prepared, &streams));
         1
     })
@@ -111,13 +161,14 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     drop((prepared, streams));
     if let Some(Failure { step, errno }) = failure {
         if step == Step::Execute {
-            return tell(engine, &FromInit::ExecFailed { errno, looked_in });
+            tell(engine, &FromInit::ExecFailed { errno, looked_in })?;
+            return Ok(None);
         }
         let error = io::Error::from_raw_os_error(errno);
         return Err(StepError::new(step, "the code's process", &error));
     }
     tell(engine, &FromInit::Started)?;
-    reap(engine, main, spec.watched)
+    Ok(Some(main))
 }
 
 /// Goes the way of a request once. Each page that is written to for the first time since the fork is copied, which takes
@@ -147,11 +198,7 @@ fn tell(engine: BorrowedFd<'_>, message: &FromInit) -> Result<(), StepError> {
 fn split(descriptors: Vec<OwnedFd>) -> Result<([OwnedFd; 3], Vec<OwnedFd>), StepError> {
     let mut all = descriptors.into_iter();
     let (Some(stdin), Some(stdout), Some(stderr)) = (all.next(), all.next(), all.next()) else {
-        return Err(StepError::new(
-            Step::ReadRequest,
-            "descriptors",
-            &io::ErrorKind::InvalidData.into(),
-        ));
+        return Err(invalid("descriptors"));
     };
     Ok(([stdin, stdout, stderr], all.collect()))
 }
@@ -229,6 +276,7 @@ fn prepare(request: Request, spec: &SkeletonSpec) -> Result<(Prepared, Vec<Strin
             affinity,
             tasks: spec.tasks.map(|tasks| tasks.saturating_add(OWN_TASKS)),
             pin: spec.pinned.then(seccomp::pin_filter),
+            kept: Vec::new(),
             candidates,
             arguments: StringTable::new(arguments),
             environment: StringTable::new(environment),
@@ -241,7 +289,7 @@ fn prepare(request: Request, spec: &SkeletonSpec) -> Result<(Prepared, Vec<Strin
 const OWN_TASKS: u64 = 1;
 
 /// How many of the dead are taken at most between the end of the main process and telling it.
-const REAPED_SINCE: u32 = 4096;
+pub(super) const REAPED_SINCE: u32 = 4096;
 
 /// Reaps orphans until the engine ends this process; tells how `main` ended.
 fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepError> {
@@ -270,7 +318,7 @@ fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepErr
 }
 
 /// Tells the end, then reaps on until the engine ends this process.
-fn finish(
+pub(super) fn finish(
     engine: BorrowedFd<'_>,
     ended: Option<i32>,
     alone: bool,

@@ -27,7 +27,13 @@ unsafe extern "C" {
     fn PyLong_AsLong(object: Object) -> c_long;
     fn PyErr_Occurred() -> Object;
     fn PyErr_SetString(kind: Object, text: *const c_char);
+    fn PyErr_CheckSignals() -> c_int;
+    fn PyEval_SaveThread() -> *mut c_void;
+    fn PyEval_RestoreThread(thread: *mut c_void);
+    fn fflush(stream: *mut c_void) -> c_int;
     static PyExc_OSError: Object;
+    static mut _Py_NoneStruct: [usize; 2];
+    static stdout: *mut c_void;
 }
 
 #[repr(C)]
@@ -76,11 +82,15 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 5] = [
+static mut METHODS: [MethodDefinition; 9] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, NO_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
     method(c"refuse", refuse, ONE_ARGUMENT),
+    method(c"attach", attach, ONE_ARGUMENT),
+    method(c"next_cell", next_cell, NO_ARGUMENT),
+    method(c"begin_cell", begin_cell, NO_ARGUMENT),
+    method(c"finish_cell", finish_cell, ONE_ARGUMENT),
     END,
 ];
 
@@ -128,6 +138,28 @@ extern "C" fn wait(_module: Object, _nothing: Object) -> Object {
 extern "C" fn refuse(_module: Object, text: Object) -> Object {
     match bytes_of(text) {
         Some(text) => crate::serve::refuse(text),
+        None => null_mut(),
+    }
+}
+
+extern "C" fn attach(_module: Object, descriptor: Object) -> Object {
+    match number(descriptor) {
+        Some(descriptor) => crate::cell::attach(descriptor),
+        None => null_mut(),
+    }
+}
+
+extern "C" fn next_cell(_module: Object, _nothing: Object) -> Object {
+    crate::cell::next()
+}
+
+extern "C" fn begin_cell(_module: Object, _nothing: Object) -> Object {
+    crate::cell::begin()
+}
+
+extern "C" fn finish_cell(_module: Object, answer: Object) -> Object {
+    match bytes_of(answer) {
+        Some(answer) => crate::cell::finish(answer),
         None => null_mut(),
     }
 }
@@ -188,6 +220,41 @@ pub fn fail(text: &CStr) -> Object {
     // SAFETY: the text is a C string, which the interpreter copies.
     unsafe { PyErr_SetString(PyExc_OSError, text.as_ptr()) };
     null_mut()
+}
+
+/// A new reference to `None`.
+pub fn none() -> Object {
+    unsafe extern "C" {
+        fn Py_IncRef(object: Object);
+    }
+    let none = (&raw mut _Py_NoneStruct).cast();
+    // SAFETY: the interpreter's own object, with its lock held.
+    unsafe { Py_IncRef(none) };
+    none
+}
+
+/// Lets other threads run while `body` does, which must not touch the interpreter.
+pub fn unlocked<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: the lock is held, and taken back below by the same thread.
+    let thread = unsafe { PyEval_SaveThread() };
+    let done = body();
+    // SAFETY: what the line above gave.
+    unsafe { PyEval_RestoreThread(thread) };
+    done
+}
+
+/// Runs the handlers of signals that have arrived. True: one of them raised.
+pub fn signals_raise() -> bool {
+    // SAFETY: the lock is held.
+    unsafe { PyErr_CheckSignals() != 0 }
+}
+
+/// Writes out what the library that the interpreter is linked with holds back of standard output.
+pub fn flush_library() {
+    // SAFETY: the library's own stream, which it sets before any code runs.
+    let stream = unsafe { stdout };
+    // SAFETY: as above; a failure is as if nothing had been printed.
+    unlocked(|| unsafe { fflush(stream) });
 }
 
 pub fn before_fork() {

@@ -13,6 +13,8 @@ pub(super) mod number {
     pub(crate) const MMAP: usize = 9;
     pub(crate) const MUNMAP: usize = 11;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
+    pub(crate) const MADVISE: usize = 28;
+    pub(crate) const GETPID: usize = 39;
     pub(crate) const SENDMSG: usize = 46;
     pub(crate) const RECVMSG: usize = 47;
     pub(crate) const WAIT4: usize = 61;
@@ -21,6 +23,7 @@ pub(super) mod number {
     pub(crate) const SETSID: usize = 112;
     pub(crate) const CAPSET: usize = 126;
     pub(crate) const PRCTL: usize = 157;
+    pub(crate) const FUTEX: usize = 202;
     pub(crate) const SCHED_SETAFFINITY: usize = 203;
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const KEYCTL: usize = 250;
@@ -45,6 +48,9 @@ pub(super) mod number {
     pub(crate) const RT_SIGPROCMASK: usize = 135;
     pub(crate) const SENDMSG: usize = 211;
     pub(crate) const RECVMSG: usize = 212;
+    pub(crate) const MADVISE: usize = 233;
+    pub(crate) const GETPID: usize = 172;
+    pub(crate) const FUTEX: usize = 98;
     pub(crate) const WAIT4: usize = 260;
     pub(crate) const CHDIR: usize = 49;
     pub(crate) const UMASK: usize = 166;
