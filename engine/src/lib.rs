@@ -5,6 +5,7 @@
 pub mod api;
 pub mod cli;
 pub mod config;
+pub mod kernel;
 pub mod launcher;
 pub mod outcome;
 pub mod pool;

@@ -99,6 +99,28 @@ impl From<SessionError> for Status {
             SessionError::Closed(_) => {
                 with_reason(Code::FailedPrecondition, "SESSION_CLOSED", message)
             }
+            SessionError::NoKernel(_) => with_reason(Code::NotFound, "NO_KERNEL", message),
+            SessionError::KernelEnded(_) => {
+                with_reason(Code::FailedPrecondition, "KERNEL_ENDED", message)
+            }
+            SessionError::KernelNotStarted(verdict) => with_metadata(
+                Code::FailedPrecondition,
+                "KERNEL_NOT_STARTED",
+                message,
+                verdict
+                    .fault
+                    .into_iter()
+                    .flat_map(|fault| {
+                        [
+                            ("fault".to_owned(), fault.kind.name().to_owned()),
+                            (
+                                "fault_message".to_owned(),
+                                clip(fault.message, VIOLATION_MOST_BYTES),
+                            ),
+                        ]
+                    })
+                    .collect(),
+            ),
             SessionError::NoStep(_) => with_reason(Code::NotFound, "NO_STEP", message),
             SessionError::Refused {
                 field,

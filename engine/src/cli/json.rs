@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::outcome::{FileChange, Output, StepResult};
+use crate::outcome::{FileChange, Output, Start, StepResult};
 
 pub(super) fn result(result: &StepResult) -> Value {
     let StepResult {
@@ -20,6 +20,7 @@ pub(super) fn result(result: &StepResult) -> Value {
         limits,
         isolation,
         image_digest,
+        start,
     } = result;
     let fault = verdict.fault.as_ref().map(|fault| {
         json!({
@@ -51,6 +52,10 @@ pub(super) fn result(result: &StepResult) -> Value {
         "files_truncated": files_truncated,
         "files_shared": files_shared,
         "files_tracked": files_tracked,
+        "start": start.map(|start| match start {
+            Start::Cold => "cold",
+            Start::Kernel => "kernel",
+        }),
         "usage": {
             "cpu_ms": usage.cpu_us.map(|us| us / 1000),
             "peak_memory_bytes": usage.peak_memory,

@@ -1,5 +1,7 @@
 //! How a step ended: plain words, and the pure decision from evidence to verdict.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 mod classify;
@@ -156,6 +158,33 @@ pub struct StepResult {
     pub limits: Vec<AppliedLimit>,
     pub isolation: Vec<String>,
     pub image_digest: String,
+    /// None: nothing was started.
+    pub start: Option<Start>,
+}
+
+/// How the process that ran the code came to be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Start {
+    /// It executed its program.
+    Cold,
+    /// It was there: an interpreter that runs one cell after the other.
+    Kernel,
+}
+
+/// What a cell of a kernel gives back beside its output.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RichResult {
+    /// The value of the cell's last expression.
+    pub main: bool,
+    /// By media type; never empty.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
+/// How a cell of a kernel ended.
+#[derive(Clone, Debug)]
+pub struct CellResult {
+    pub step: StepResult,
+    pub results: Vec<RichResult>,
 }
 
 /// What a running step tells while it runs.

@@ -12,10 +12,10 @@ use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::child::{self, Failure, Prepared};
+use super::kernel;
 use super::plan::{Context, Step, StepError};
 use super::seccomp;
 use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
-use super::kernel;
 use crate::sys::clone::{Stack, vfork};
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};

@@ -411,7 +411,10 @@ impl Step {
                 "pin-affinity",
                 "where no cgroup keeps the cpu limit: seccomp, the code cannot change which processors it may use",
             ),
-            Self::CloseDescriptors => ("close-descriptors", "nothing above 2 survives execve, but for what a kernel's interpreter closes itself"),
+            Self::CloseDescriptors => (
+                "close-descriptors",
+                "nothing above 2 survives execve, but for what a kernel's interpreter closes itself",
+            ),
             Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
             Self::StepFilter => (

@@ -13,10 +13,11 @@ use super::environment;
 use super::record::Session;
 use crate::launcher::message::Changes;
 use crate::outcome::{
-    AppliedLimit, Evidence, Output, Resource, StartupFailure, StepEvent, StepResult, Usage,
+    AppliedLimit, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
     classify,
 };
 use crate::pool::{PoolError, Skeleton, Slot};
+use crate::sandbox::cgroup::Counters;
 use crate::sandbox::init::{Code, Request};
 use crate::sandbox::skeleton::CODE_DIRECTORY;
 use crate::spec::{Language, Limits, Program, StepSpec};
@@ -57,20 +58,20 @@ impl Engine {
     }
 }
 
-fn limits(session: &Session, step: &StepSpec) -> Limits {
+pub(super) fn limits(session: &Session, step: &StepSpec) -> Limits {
     Limits {
         memory: step.memory.unwrap_or(session.spec.limits.memory),
         ..session.spec.limits
     }
 }
 
-struct Run<'a> {
-    engine: &'a Engine,
-    session: &'a Arc<Session>,
-    step_id: String,
-    limits: Limits,
-    asked: Instant,
-    queue: Option<Duration>,
+pub(super) struct Run<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) session: &'a Arc<Session>,
+    pub(super) step_id: String,
+    pub(super) limits: Limits,
+    pub(super) asked: Instant,
+    pub(super) queue: Option<Duration>,
 }
 
 impl Run<'_> {
@@ -119,25 +120,27 @@ impl Run<'_> {
             }
         };
         // The keeper looks at the files while the counters are read.
-        let (changes, usage) =
-            tokio::join!(self.changes(since), async { self.usage(&slot, &observed) });
+        let (changes, usage) = tokio::join!(self.changes(since), async {
+            self.usage(slot.counters(), &observed)
+        });
         self.release(slot, observed.skeleton.take(), &observed.evidence);
         self.check_launcher(&observed.evidence).await?;
         let changes = changes?;
         let overlapped = running.overlapped() && since.is_some();
         drop(running);
         self.engine.inner.steps_done.fetch_add(1, Ordering::Relaxed);
-        Ok(self.result(observed, applied, usage, changes, overlapped))
+        let start = observed.evidence.started.then_some(Start::Cold);
+        Ok(self.result(observed, applied, usage, changes, overlapped, start))
     }
 
-    fn named(&self, error: SessionError) -> SessionError {
+    pub(super) fn named(&self, error: SessionError) -> SessionError {
         match error {
             SessionError::Closed(_) => SessionError::Closed(self.session.id.clone()),
             other => other,
         }
     }
 
-    async fn begin_tracking(&self) -> Result<Option<u64>, SessionError> {
+    pub(super) async fn begin_tracking(&self) -> Result<Option<u64>, SessionError> {
         if !self.session.spec.track_files {
             return Ok(None);
         }
@@ -150,7 +153,7 @@ impl Run<'_> {
         }
     }
 
-    async fn changes(&self, since: Option<u64>) -> Result<Changes, SessionError> {
+    pub(super) async fn changes(&self, since: Option<u64>) -> Result<Changes, SessionError> {
         let Some(since) = since else {
             return Ok(Changes::default());
         };
@@ -206,7 +209,7 @@ impl Run<'_> {
     }
 
     /// After an out-of-memory kill or a blocked call the slot is not used again.
-    fn release(&self, slot: Slot, skeleton: Option<Skeleton>, evidence: &Evidence) {
+    pub(super) fn release(&self, slot: Slot, skeleton: Option<Skeleton>, evidence: &Evidence) {
         match skeleton {
             Some(skeleton) if evidence.oom_kills == 0 && evidence.notification.is_none() => {
                 self.session.slots.put_back(slot, skeleton);
@@ -216,7 +219,7 @@ impl Run<'_> {
     }
 
     /// A sandbox that nobody here killed may have died with the launcher: that is no verdict on the code.
-    async fn check_launcher(&self, evidence: &Evidence) -> Result<(), SessionError> {
+    pub(super) async fn check_launcher(&self, evidence: &Evidence) -> Result<(), SessionError> {
         let unexplained = evidence.wait_status.is_none()
             && evidence.deadline_ms.is_none()
             && !evidence.cancelled
@@ -236,8 +239,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn usage(&self, slot: &Slot, observed: &Observed) -> Usage {
-        let counters = slot.counters();
+    pub(super) fn usage(&self, counters: Counters, observed: &Observed) -> Usage {
         let microseconds =
             |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Usage {
@@ -252,13 +254,14 @@ impl Run<'_> {
         }
     }
 
-    fn result(
+    pub(super) fn result(
         &self,
         observed: Observed,
         applied: Vec<AppliedLimit>,
         usage: Usage,
         changes: Changes,
         overlapped: bool,
+        start: Option<Start>,
     ) -> StepResult {
         let Observed {
             skeleton: _,
@@ -300,11 +303,12 @@ impl Run<'_> {
             limits,
             isolation: self.session.isolation.clone(),
             image_digest: self.session.image_digest.clone(),
+            start,
         }
     }
 
     /// The step was cancelled while it waited for a slot: nothing ran.
-    fn cancelled(&self) -> StepResult {
+    pub(super) fn cancelled(&self) -> StepResult {
         self.without_run(Evidence {
             cancelled: true,
             ..Evidence::default()
@@ -344,7 +348,7 @@ impl Run<'_> {
             peak_memory: None,
         };
         let usage = Usage::default();
-        self.result(observed, Vec::new(), usage, Changes::default(), false)
+        self.result(observed, Vec::new(), usage, Changes::default(), false, None)
     }
 }
 

@@ -147,7 +147,11 @@ impl OomBell {
         let Some(bell) = bell else {
             return std::future::pending().await;
         };
-        match bell.ready.ready(Interest::READABLE | Interest::PRIORITY).await {
+        match bell
+            .ready
+            .ready(Interest::READABLE | Interest::PRIORITY)
+            .await
+        {
             Ok(mut ready) => ready.clear_ready(),
             Err(_) => std::future::pending().await,
         }

@@ -209,6 +209,20 @@ impl Stream {
         }
     }
 
+    /// Takes what still waits, as the event that tells of it.
+    pub(crate) fn last_event(&mut self, listeners: &mut Listeners) -> Option<StepEvent> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        listeners.sequence += 1;
+        Some(StepEvent::Output {
+            stdout: self.stdout,
+            sequence: listeners.sequence - 1,
+            data: std::mem::take(&mut self.waiting),
+            dropped: std::mem::replace(&mut self.dropped, std::mem::take(&mut self.dropped_since)),
+        })
+    }
+
     /// Bytes that a listener that was slower than the code did not get.
     pub(crate) fn lost(&self) -> u64 {
         self.lost + self.waiting.len() as u64

@@ -25,8 +25,7 @@ impl Shared {
     /// Makes and maps `size` bytes of zeros, which is a multiple of a page. The descriptor is for the other side, which
     /// cannot make the memory smaller under our feet.
     pub fn make(name: &str, size: usize) -> io::Result<(Self, OwnedFd)> {
-        let fd =
-            rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, size as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW)?;
         // SAFETY: the kernel chooses the address, and the mapping is never undone.

@@ -94,7 +94,8 @@ class Kernel:
         self.process = os.getpid()
         self.loop = Loop()
         self.flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        self.count = 0
+        # The first one is empty: it tells that the interpreter is ready.
+        self.count = -1
         self.running = False
         self.own_file = Kernel.__init__.__code__.co_filename
         main = type(sys)("__main__")

@@ -6,7 +6,7 @@ use prost::Message;
 use crate::api::pb;
 use crate::outcome::{
     AppliedLimit, ChangeKind, EnforcedBy, Fault, FaultDetail, FaultKind, FileChange, FileKind,
-    Output, Resource, StepResult, Usage, Verdict,
+    Output, Resource, Start, StepResult, Usage, Verdict,
 };
 use crate::session::StepEvent;
 
@@ -34,6 +34,7 @@ pub fn result(result: &StepResult) -> (pb::StepResult, bool) {
         limits,
         isolation,
         image_digest,
+        start,
     } = result;
     let Verdict {
         exit_code,
@@ -63,8 +64,18 @@ pub fn result(result: &StepResult) -> (pb::StepResult, bool) {
         limits: limits.iter().map(limit).collect(),
         isolation: isolation.clone(),
         image_digest: image_digest.clone(),
+        start: start.map_or(pb::Start::Unspecified, self::start).into(),
     };
     (reply, whole)
+}
+
+/// How a process came to be, to the wire.
+#[must_use]
+pub fn start(start: Start) -> pb::Start {
+    match start {
+        Start::Cold => pb::Start::Cold,
+        Start::Kernel => pb::Start::Kernel,
+    }
 }
 
 /// Changes from `offset` on, at most `count` of them and about `bytes` on the wire; at least one where one is left.

@@ -20,6 +20,7 @@ fn empty() -> StepResult {
         limits: vec![],
         isolation: vec![],
         image_digest: String::new(),
+        start: None,
     }
 }
 

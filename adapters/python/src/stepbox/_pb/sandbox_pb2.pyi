@@ -44,6 +44,14 @@ class FaultType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAULT_TYPE_CANCELLED: _ClassVar[FaultType]
     FAULT_TYPE_KILLED: _ClassVar[FaultType]
 
+class Start(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    START_UNSPECIFIED: _ClassVar[Start]
+    START_COLD: _ClassVar[Start]
+    START_FORKED: _ClassVar[Start]
+    START_FORKED_AHEAD: _ClassVar[Start]
+    START_KERNEL: _ClassVar[Start]
+
 class Resource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RESOURCE_UNSPECIFIED: _ClassVar[Resource]
@@ -103,6 +111,11 @@ FAULT_TYPE_WORKSPACE_FULL: FaultType
 FAULT_TYPE_TIMEOUT: FaultType
 FAULT_TYPE_CANCELLED: FaultType
 FAULT_TYPE_KILLED: FaultType
+START_UNSPECIFIED: Start
+START_COLD: Start
+START_FORKED: Start
+START_FORKED_AHEAD: Start
+START_KERNEL: Start
 RESOURCE_UNSPECIFIED: Resource
 RESOURCE_MEMORY: Resource
 RESOURCE_PIDS: Resource
@@ -495,7 +508,7 @@ class Fault(_message.Message):
     def __init__(self, type: _Optional[_Union[FaultType, str]] = ..., message: _Optional[str] = ..., syscall: _Optional[str] = ..., syscall_args: _Optional[_Iterable[int]] = ..., pid: _Optional[int] = ..., program: _Optional[str] = ..., step: _Optional[str] = ..., errno: _Optional[int] = ..., path: _Optional[bytes] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step_id", "stdout", "stderr", "runtime_notes", "exit_code", "signal", "duration_ms", "duration_us", "fault", "files", "files_count", "files_truncated", "files_shared", "files_tracked", "usage", "limits", "isolation", "image_digest")
+    __slots__ = ("step_id", "stdout", "stderr", "runtime_notes", "exit_code", "signal", "duration_ms", "duration_us", "fault", "files", "files_count", "files_truncated", "files_shared", "files_tracked", "usage", "limits", "isolation", "image_digest", "start")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     STDOUT_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
@@ -514,6 +527,7 @@ class StepResult(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     step_id: str
     stdout: OutputStream
     stderr: OutputStream
@@ -532,7 +546,8 @@ class StepResult(_message.Message):
     limits: _containers.RepeatedCompositeFieldContainer[Limit]
     isolation: _containers.RepeatedScalarFieldContainer[str]
     image_digest: str
-    def __init__(self, step_id: _Optional[str] = ..., stdout: _Optional[_Union[OutputStream, _Mapping]] = ..., stderr: _Optional[_Union[OutputStream, _Mapping]] = ..., runtime_notes: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., duration_ms: _Optional[int] = ..., duration_us: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., files: _Optional[_Iterable[_Union[FileChange, _Mapping]]] = ..., files_count: _Optional[int] = ..., files_truncated: bool = ..., files_shared: bool = ..., files_tracked: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., image_digest: _Optional[str] = ...) -> None: ...
+    start: Start
+    def __init__(self, step_id: _Optional[str] = ..., stdout: _Optional[_Union[OutputStream, _Mapping]] = ..., stderr: _Optional[_Union[OutputStream, _Mapping]] = ..., runtime_notes: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., duration_ms: _Optional[int] = ..., duration_us: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., files: _Optional[_Iterable[_Union[FileChange, _Mapping]]] = ..., files_count: _Optional[int] = ..., files_truncated: bool = ..., files_shared: bool = ..., files_tracked: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., image_digest: _Optional[str] = ..., start: _Optional[_Union[Start, str]] = ...) -> None: ...
 
 class OutputStream(_message.Message):
     __slots__ = ("data", "kept_bytes", "total_bytes", "head_bytes", "truncated")
@@ -645,6 +660,122 @@ class ReleaseStepRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ...) -> None: ...
 
 class ReleaseStepResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class KernelOptions(_message.Message):
+    __slots__ = ("memory_mb", "env", "cwd")
+    class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    CWD_FIELD_NUMBER: _ClassVar[int]
+    memory_mb: Cap
+    env: _containers.ScalarMap[str, str]
+    cwd: bytes
+    def __init__(self, memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[bytes] = ...) -> None: ...
+
+class StartKernelRequest(_message.Message):
+    __slots__ = ("session_id", "options")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    options: KernelOptions
+    def __init__(self, session_id: _Optional[str] = ..., options: _Optional[_Union[KernelOptions, _Mapping]] = ...) -> None: ...
+
+class StartKernelResponse(_message.Message):
+    __slots__ = ("kernel_id", "start")
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    kernel_id: str
+    start: Start
+    def __init__(self, kernel_id: _Optional[str] = ..., start: _Optional[_Union[Start, str]] = ...) -> None: ...
+
+class RunCellRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id", "code", "timeout_s")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    code: str
+    timeout_s: float
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ..., code: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class RunCellResponse(_message.Message):
+    __slots__ = ("result", "results")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    result: StepResult
+    results: _containers.RepeatedCompositeFieldContainer[RichResult]
+    def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ..., results: _Optional[_Iterable[_Union[RichResult, _Mapping]]] = ...) -> None: ...
+
+class RunCellStreamResponse(_message.Message):
+    __slots__ = ("started", "output", "result")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    started: StepStarted
+    output: OutputChunk
+    result: RunCellResponse
+    def __init__(self, started: _Optional[_Union[StepStarted, _Mapping]] = ..., output: _Optional[_Union[OutputChunk, _Mapping]] = ..., result: _Optional[_Union[RunCellResponse, _Mapping]] = ...) -> None: ...
+
+class RichResult(_message.Message):
+    __slots__ = ("data", "main")
+    class DataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MAIN_FIELD_NUMBER: _ClassVar[int]
+    data: _containers.ScalarMap[str, bytes]
+    main: bool
+    def __init__(self, data: _Optional[_Mapping[str, bytes]] = ..., main: bool = ...) -> None: ...
+
+class InterruptKernelRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ...) -> None: ...
+
+class InterruptKernelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RestartKernelRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ...) -> None: ...
+
+class RestartKernelResponse(_message.Message):
+    __slots__ = ("start",)
+    START_FIELD_NUMBER: _ClassVar[int]
+    start: Start
+    def __init__(self, start: _Optional[_Union[Start, str]] = ...) -> None: ...
+
+class CloseKernelRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ...) -> None: ...
+
+class CloseKernelResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
