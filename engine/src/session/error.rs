@@ -18,7 +18,7 @@ pub enum SessionError {
     #[error("kernel ended: {0}")]
     KernelEnded(String),
     #[error("the kernel could not start: {}", ending(.0))]
-    KernelNotStarted(Verdict),
+    KernelNotStarted(Box<Verdict>),
     #[error("no kept output for step {0:?}: it was released, has expired or never was")]
     NoStep(String),
     /// A mount or workspace was judged at creation and refused.

@@ -299,7 +299,7 @@ impl Engine {
         if session.closing.is_cancelled() {
             return Err(closed());
         }
-        Err(SessionError::KernelNotStarted(verdict))
+        Err(SessionError::KernelNotStarted(Box::new(verdict)))
     }
 
     fn kernel_orders(&self, session: &Session, spec: &StepSpec) -> Orders {
