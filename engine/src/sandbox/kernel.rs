@@ -178,13 +178,16 @@ impl Driver<'_> {
     fn until_answered(&mut self, cell: u64) -> Result<bool, StepError> {
         let answered = self.memory.half(layout::ANSWERED);
         let mut interrupted = false;
+        let mut first = true;
         loop {
             // Whatever happens after this changes the word, and the wait below ends.
             let seen = answered.load(Ordering::Acquire);
             if self.word(layout::ENDED).load(Ordering::Acquire) == cell {
                 return Ok(true);
             }
-            if signal::take_child_changed() {
+            // The first time whether a signal came or not: it may have been taken for one of before the cell.
+            if signal::take_child_changed() || first {
+                first = false;
                 self.reap();
                 if self.ended.is_some() {
                     return Ok(false);

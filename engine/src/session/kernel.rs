@@ -182,6 +182,8 @@ impl Engine {
             cancel,
         };
         let Some(observed) = life.handle.run(cell).await else {
+            // The keeper's count goes on from here.
+            run.changes(since).await?;
             return Err(life.why().await);
         };
         let Observed {

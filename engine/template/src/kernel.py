@@ -302,8 +302,9 @@ def live():
             os.close(int(descriptor))
         except OSError:
             pass
-    if sys.path and sys.path[0] == "/proc/self/fd":
-        sys.path[0] = "/run/stepbox"
+    if not getattr(sys.flags, "safe_path", False):
+        # Where the script lies, which is nowhere.
+        sys.path[0] = CELLS.rpartition("/")[0]
     sys.argv[:] = [""]
     if hasattr(sys, "orig_argv"):
         del sys.orig_argv[1:]

@@ -334,7 +334,7 @@ def test_a_session_has_only_so_many_kernels_and_one_that_is_closed_makes_room():
 def test_an_interrupt_ends_the_cell_and_what_is_in_memory_stays(plain, wait):
     plain.run_code("import asyncio, re, subprocess, threading, time\nq = 1")
     body = "\n".join(f"    {line}" for line in wait.splitlines())
-    with interrupted(plain, f"print('on')\ntry:\n{body}\nfinally:\n    print('cleanup')") as result:
+    with interrupted(plain, f"try:\n    print('on')\n{body}\nfinally:\n    print('cleanup')") as result:
         assert (told(result), result.stdout) == ((130, None), "on\ncleanup\n")
         assert result.code_stderr.splitlines()[-1].startswith("KeyboardInterrupt")
         assert "/proc/" not in result.code_stderr
@@ -368,9 +368,7 @@ def test_interrupts_at_any_moment_end_at_most_the_cell_that_they_meet(plain):
 
 
 def test_a_cell_may_catch_an_interrupt(plain):
-    code = (
-        "print('on')\nimport time\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught = True\n'went on'"
-    )
+    code = "import time\ntry:\n    print('on')\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught = True\n'went on'"
     with interrupted(plain, code) as result:
         assert (told(result), texts(result)) == ((0, None), ["'went on'"])
 
