@@ -2,7 +2,7 @@
 //! the engine how that ended, through memory that both have mapped and no descriptor leads to.
 //!
 //! The interpreter is not trusted, and neither is a byte of that memory: what is read is copied within bounds, and says
-//! no more than how the cell itself ended. That the interpreter is gone is the kernel's word.
+//! no more than how the cell itself ended. That the interpreter is gone is what `wait` says.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

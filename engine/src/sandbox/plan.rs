@@ -383,7 +383,7 @@ impl Step {
             ),
             Self::ShareMemory => (
                 "share-memory",
-                "a kernel only: its interpreter and init speak through memory, so that no byte written to a descriptor matters",
+                "for kernel() only: its interpreter and init speak through memory, so that no byte written to a descriptor matters",
             ),
             Self::WorkingDirectory => (
                 "working-directory",
@@ -413,7 +413,7 @@ impl Step {
             ),
             Self::CloseDescriptors => (
                 "close-descriptors",
-                "nothing above 2 survives execve, but for what a kernel's interpreter closes itself",
+                "nothing above 2 survives execve; of kernel() three descriptors do, which its interpreter closes before a cell runs",
             ),
             Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),

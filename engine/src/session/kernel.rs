@@ -16,7 +16,7 @@ use super::record::Session;
 use super::slots::QUEUE_TIMEOUT;
 use super::step::{Run, limits};
 use crate::kernel::{self, Cell, Handle, Observed, Orders};
-use crate::outcome::{AppliedLimit, CellResult, Evidence, Start, StepEvent, classify};
+use crate::outcome::{AppliedLimit, CellResult, Evidence, Start, StepEvent, Verdict, classify};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::init::Request;
 use crate::spec::{Language, Program, StepSpec};
@@ -52,9 +52,16 @@ struct Kernel {
 #[derive(Clone, Debug)]
 struct Life {
     handle: Handle,
-    /// What ended it.
-    ended: watch::Receiver<Option<String>>,
+    ended: watch::Receiver<Option<Ending>>,
     applied: Vec<AppliedLimit>,
+}
+
+/// What ended a life.
+#[derive(Clone, Debug)]
+struct Ending {
+    why: String,
+    /// None: the host failed it.
+    verdict: Option<Verdict>,
 }
 
 impl Kernels {
@@ -100,6 +107,10 @@ impl Kernel {
 }
 
 impl Life {
+    fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
     /// Ends it, and waits until its sandbox is gone.
     async fn end(&mut self) {
         self.handle.end();
@@ -108,10 +119,13 @@ impl Life {
     }
 
     /// What ended it.
-    async fn why(&mut self) -> SessionError {
-        let why = self.ended.wait_for(Option::is_some).await;
-        let why = why.ok().and_then(|why| why.clone());
-        SessionError::KernelEnded(why.unwrap_or_else(|| "the engine ended it".to_owned()))
+    async fn ending(&mut self) -> Ending {
+        let ending = self.ended.wait_for(Option::is_some).await;
+        let ending = ending.ok().and_then(|ending| ending.clone());
+        ending.unwrap_or_else(|| Ending {
+            why: "the engine ended it".to_owned(),
+            verdict: None,
+        })
     }
 }
 
@@ -184,7 +198,7 @@ impl Engine {
         let Some(observed) = life.handle.run(cell).await else {
             // The keeper's count goes on from here.
             run.changes(since).await?;
-            return Err(life.why().await);
+            return Err(SessionError::KernelEnded(life.ending().await.why));
         };
         let Observed {
             step,
@@ -275,9 +289,9 @@ impl Engine {
         let owner = Arc::clone(session);
         tokio::spawn(async move {
             let end = kernel::live(skeleton, &slot, orders, commands).await;
-            let why = give_back(&owner, slot, end);
+            let ending = give_back(&owner, slot, end);
             // Nobody may be left to hear it.
-            let _ = tell.send(Some(why));
+            let _ = tell.send(Some(ending));
         });
         let mut life = Life {
             handle,
@@ -290,18 +304,21 @@ impl Engine {
             events: None,
             cancel: session.closing.clone(),
         };
-        let Some(observed) = life.handle.run(ready).await else {
-            return Err(life.why().await);
-        };
-        let verdict = classify(&observed.step.evidence);
-        if verdict.exit_code == 0 {
+        if let Some(observed) = life.handle.run(ready).await
+            && classify(&observed.step.evidence).exit_code == 0
+            && !life.has_ended()
+        {
             return Ok(life);
         }
-        life.end().await;
+        life.handle.end();
+        let Ending { why, verdict } = life.ending().await;
         if session.closing.is_cancelled() {
             return Err(closed());
         }
-        Err(SessionError::KernelNotStarted(Box::new(verdict)))
+        match verdict {
+            Some(verdict) => Err(SessionError::KernelNotStarted(Box::new(verdict))),
+            None => Err(SessionError::Setup(why)),
+        }
     }
 
     fn kernel_orders(&self, session: &Session, spec: &StepSpec) -> Orders {
@@ -338,29 +355,32 @@ fn give_back(
     session: &Arc<Session>,
     slot: Slot,
     end: std::io::Result<(Skeleton, Evidence)>,
-) -> String {
+) -> Ending {
     match end {
         Ok((skeleton, evidence)) => {
-            let why = why(&evidence);
             if evidence.oom_kills == 0 && evidence.notification.is_none() {
                 session.slots.put_back(slot, skeleton);
             } else {
                 session.slots.throw_away(slot);
             }
-            why
+            let verdict = classify(&evidence);
+            Ending {
+                why: if evidence.cancelled {
+                    "it was closed, restarted, or its cell was cancelled".to_owned()
+                } else {
+                    ending(&verdict)
+                },
+                verdict: Some(verdict),
+            }
         }
         Err(error) => {
             session.slots.throw_away(slot);
-            format!("its streams could not be made: {error}")
+            Ending {
+                why: format!("the engine could not make its streams: {error}"),
+                verdict: None,
+            }
         }
     }
-}
-
-fn why(evidence: &Evidence) -> String {
-    if evidence.cancelled {
-        return "it was closed, restarted, or its cell was cancelled".to_owned();
-    }
-    ending(&classify(evidence))
 }
 
 /// The source of a cell.

@@ -368,7 +368,7 @@ def test_interrupts_at_any_moment_end_at_most_the_cell_that_they_meet(plain):
 
 
 def test_a_cell_may_catch_an_interrupt(plain):
-    code = "import time\ntry:\n    print('on')\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught = True\n'went on'"
+    code = "import time\ntry: print('on'); time.sleep(600)\nexcept KeyboardInterrupt: caught = True\n'went on'"
     with interrupted(plain, code) as result:
         assert (told(result), texts(result)) == ((0, None), ["'went on'"])
 
