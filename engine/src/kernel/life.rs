@@ -1,5 +1,6 @@
 //! The life of a kernel, which is one task: it watches the sandbox also while no cell runs.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ pub fn handle() -> (Handle, Commands) {
 }
 
 impl Handle {
-    /// Runs a cell, which must be the only one. None: the kernel has ended before.
+    /// Runs a cell, after those that run or wait already. None: the kernel has ended before.
     pub async fn run(&self, cell: Cell) -> Option<Observed> {
         let (reply, observed) = oneshot::channel();
         self.0.send(Command::Cell(cell, reply)).ok()?;
@@ -123,6 +124,7 @@ pub async fn live(
             .unwrap_or_default(),
         guard,
         cell: None,
+        waiting: VecDeque::new(),
         before: Counters::default(),
         denied_before: 0,
         quiet: false,
@@ -156,6 +158,7 @@ struct Life<'a> {
     max_output: u64,
     program: Vec<u8>,
     cell: Option<Running>,
+    waiting: VecDeque<(Cell, oneshot::Sender<Observed>)>,
     /// What was counted up to the end of the last cell.
     before: Counters,
     denied_before: u64,
@@ -186,6 +189,12 @@ impl Life<'_> {
         tokio::pin!(bite);
         let oom = OomBell::of(self.guard.slot);
         while !self.quiet {
+            while self.cell.is_none()
+                && !self.guard.killed
+                && let Some((cell, reply)) = self.waiting.pop_front()
+            {
+                self.begin(cell, reply).await;
+            }
             let cancel = self.cell.as_ref().map(|cell| cell.cancel.clone());
             let until = self.cell.as_ref().map(|cell| cell.begun + cell.deadline);
             tokio::select! {
@@ -240,11 +249,7 @@ impl Life<'_> {
 
     async fn obey(&mut self, command: Option<Command>) {
         match command {
-            // The session lets one in at a time.
-            Some(Command::Cell(cell, reply)) if self.cell.is_none() => {
-                self.begin(cell, reply).await
-            }
-            Some(Command::Cell(..)) => {}
+            Some(Command::Cell(cell, reply)) => self.waiting.push_back((cell, reply)),
             Some(Command::Interrupt) if self.cell.is_some() => {
                 self.tell(&ToInit::Interrupt, &[]).await;
                 // Init may wait for the interpreter alone: this makes it look. One that is gone shows elsewhere.
@@ -268,6 +273,10 @@ impl Life<'_> {
             events,
             cancel,
         } = cell;
+        if cancel.is_cancelled() {
+            // Its caller has left before it ran.
+            return;
+        }
         self.listeners = Listeners::new(events);
         let number = unguessable();
         self.cell = Some(Running {

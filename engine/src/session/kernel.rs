@@ -283,6 +283,7 @@ impl Engine {
                 return Err(error.into());
             }
         };
+        session.slots.lend();
         let (handle, commands) = kernel::handle();
         let (tell, ended) = watch::channel(None);
         let orders = self.kernel_orders(session, spec);
@@ -356,6 +357,7 @@ fn give_back(
     slot: Slot,
     end: std::io::Result<(Skeleton, Evidence)>,
 ) -> Ending {
+    session.slots.end_loan();
     match end {
         Ok((skeleton, evidence)) => {
             if evidence.oom_kills == 0 && evidence.notification.is_none() {

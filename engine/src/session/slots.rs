@@ -65,6 +65,8 @@ struct State {
     free: Vec<Ready>,
     waiting: VecDeque<oneshot::Sender<Lease>>,
     total: usize,
+    /// Of these, in the hands of kernels.
+    lent: usize,
     making: usize,
     numbers: u64,
     trimming: bool,
@@ -89,11 +91,12 @@ enum Growth {
 impl State {
     /// Another is made when more steps wait than slots are being made. `brisk` is how many the processors can feed.
     fn growth(&self, brisk: usize, now: Instant) -> Growth {
-        let wanted = self.waiting.len().max(KEPT.saturating_sub(self.total));
+        let total = self.total.saturating_sub(self.lent);
+        let wanted = self.waiting.len().max(KEPT.saturating_sub(total));
         if self.closed || self.making >= wanted.min(MAX_MAKING) || self.total >= MAX_SLOTS {
             return Growth::No;
         }
-        if self.total >= brisk && self.turns_over(now) {
+        if total >= brisk && self.turns_over(now) {
             return Growth::Later;
         }
         Growth::Yes
@@ -165,6 +168,17 @@ impl Slots {
 
     pub(super) fn count(&self) -> usize {
         self.state().total
+    }
+
+    /// A slot is not coming back soon: steps are to have others.
+    pub(super) fn lend(self: &Arc<Self>) {
+        self.state().lent += 1;
+        self.grow();
+    }
+
+    /// It does come back now.
+    pub(super) fn end_loan(&self) {
+        self.state().lent -= 1;
     }
 
     /// Takes a slot that was made for nobody as this session's.

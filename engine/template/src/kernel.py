@@ -34,15 +34,15 @@ class Text:
 class Loop:
     """The event loop of all cells. Made for the first cell that awaits something."""
 
-    def __init__(self):
+    def __init__(self, library):
+        self.library = library
         self.loop = None
         # The task of the cell that runs, and whether it has been cancelled by an interrupt.
         self.task = None
         self.cancelled = False
 
     def run(self, coroutine):
-        import asyncio
-
+        asyncio = self.library("asyncio")
         if self.loop is None or self.loop.is_closed():
             self.loop = asyncio.new_event_loop()
         # `asyncio.run` in a cell before this one left none.
@@ -74,9 +74,7 @@ class Loop:
 
     def cancel(self):
         """Interrupts a cell that waits. False: no cell does, or one that takes no notice."""
-        import asyncio
-
-        if self.task is None or self.cancelled or asyncio.current_task(self.loop) is not None:
+        if self.task is None or self.cancelled or self.library("asyncio").current_task(self.loop) is not None:
             return False
         self.cancelled = True
         self.task.cancel()
@@ -84,15 +82,37 @@ class Loop:
         return True
 
 
-class Kernel:
-    def __init__(self, native, os, signal):
-        import ast
+class Library:
+    """The interpreter's own modules, whatever files of the same names the workspace has."""
 
+    def __init__(self, os):
+        given = os.environ.get("PYTHONPATH", "").split(":")
+        # The first place is the script's own, if there is one.
+        first = 0 if getattr(sys.flags, "safe_path", False) else 1
+        self.path = [place for place in sys.path[first:] if place not in given]
+
+    def __call__(self, name):
+        module = sys.modules.get(name)
+        if module is None:
+            path, sys.path = sys.path, self.path
+            try:
+                module = __import__(name)
+            finally:
+                sys.path = path
+        return module
+
+
+class Kernel:
+    def __init__(self, native, os, library):
         self.native = native
         self.os = os
-        self.ast = ast
+        self.library = library
+        self.ast = ast = library("ast")
+        self.features = library("__future__")
+        self.sources = library("linecache").cache
+        signal = library("signal")
         self.process = os.getpid()
-        self.loop = Loop()
+        self.loop = Loop(library)
         self.flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         # The first one is empty: it tells that the interpreter is ready.
         self.count = -1
@@ -166,10 +186,8 @@ class Kernel:
             last = compile(expression, file, "eval", self.flags, True)
         body = compile(tree, file, "exec", self.flags, True)
         # What a cell imports from `__future__` holds for those after it, as at a prompt.
-        import __future__
-
-        for name in __future__.all_feature_names:
-            flag = getattr(__future__, name).compiler_flag
+        for name in self.features.all_feature_names:
+            flag = getattr(self.features, name).compiler_flag
             if body.co_flags & flag:
                 self.flags |= flag
         return body, last
@@ -202,10 +220,8 @@ class Kernel:
     # ---- what it leaves ----
 
     def remember(self, file, source):
-        import linecache
-
-        linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-        linecache.cache.pop(CELLS.format(self.count - SOURCES_KEPT), None)
+        self.sources[file] = (len(source), None, source.splitlines(True), file)
+        self.sources.pop(CELLS.format(self.count - SOURCES_KEPT), None)
 
     def exit_code(self, code):
         if code is None:
@@ -226,8 +242,7 @@ class Kernel:
                 sys.last_exc = error
             if sys.excepthook is not sys.__excepthook__:
                 return sys.excepthook(type(error), error, traceback)
-            import traceback as printer
-
+            printer = self.library("traceback")
             self.write_error("".join(printer.format_exception(type(error), error, traceback)))
         except BaseException as worse:
             self.write_error(f"{type(error).__name__}, and {type(worse).__name__} when it was to be shown\n")
@@ -292,7 +307,6 @@ class Kernel:
 
 def live():
     import os
-    import signal
 
     script, library, memory = sys.argv[0].rpartition("/")[2], *sys.argv[1:]
     native = load(library)
@@ -302,6 +316,7 @@ def live():
             os.close(int(descriptor))
         except OSError:
             pass
+    library_modules = Library(os)
     if not getattr(sys.flags, "safe_path", False):
         # Where the script lies, which is nowhere.
         sys.path[0] = CELLS.rpartition("/")[0]
@@ -311,7 +326,7 @@ def live():
     # What was printed before a cell is stopped is the caller's.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
-    Kernel(native, os, signal).serve()
+    Kernel(native, os, library_modules).serve()
 
 
 live()

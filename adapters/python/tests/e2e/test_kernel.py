@@ -201,6 +201,14 @@ def test_a_module_of_the_workspace_can_be_imported(sandbox, kernel):
     assert texts(kernel.py("import own; own.value")) == ["7"]
 
 
+def test_files_of_the_workspace_that_are_named_as_the_librarys_do_not_hinder_the_kernel(sandbox):
+    for name in ("ast", "linecache", "signal", "traceback", "__future__", "asyncio", "tokenize", "types", "selectors"):
+        sandbox.write_file(f"{name}.py", "raise OSError('mine')\n")
+    with kernel_of(sandbox) as kernel:
+        assert "ZeroDivisionError" in kernel.py("1/0").code_stderr
+        assert texts(kernel.py("async def f(): return 1\nawait f()")) == ["1"]
+
+
 # ---- streams ----
 
 
