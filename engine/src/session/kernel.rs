@@ -54,6 +54,7 @@ struct Life {
     handle: Handle,
     ended: watch::Receiver<Option<Ending>>,
     applied: Vec<AppliedLimit>,
+    start: Start,
 }
 
 /// What ended a life.
@@ -136,6 +137,7 @@ impl Engine {
         session.kernels.room()?;
         let life = self.begin_life(&session, &spec).await?;
         let kernel_id = self.new_id();
+        let start = life.start;
         let kernel = Arc::new(Kernel {
             spec,
             turn: tokio::sync::Mutex::default(),
@@ -146,7 +148,7 @@ impl Engine {
         session.kernels.insert(kernel_id.clone(), kernel)?;
         Ok(KernelView {
             id: kernel_id,
-            start: Start::Cold,
+            start,
         })
     }
 
@@ -245,10 +247,11 @@ impl Engine {
         let _renewal = kernel.renewal.lock().await;
         kernel.life().end().await;
         let life = self.begin_life(&session, &kernel.spec).await?;
+        let start = life.start;
         *kernel.life.lock().unwrap_or_else(PoisonError::into_inner) = life;
         Ok(KernelView {
             id: kernel_id.to_owned(),
-            start: Start::Cold,
+            start,
         })
     }
 
@@ -298,6 +301,7 @@ impl Engine {
             handle,
             ended,
             applied,
+            start: Start::Cold,
         };
         let ready = Cell {
             source: Vec::new(),
