@@ -40,6 +40,8 @@ class Loop:
         # The task of the cell that runs, and whether it has been cancelled by an interrupt.
         self.task = None
         self.cancelled = False
+        # Tasks of earlier cells.
+        self.earlier = ()
 
     def run(self, coroutine):
         asyncio = self.library("asyncio")
@@ -48,6 +50,7 @@ class Loop:
         # `asyncio.run` in a cell before this one left none.
         asyncio.set_event_loop(self.loop)
         self.cancelled = False
+        self.earlier = asyncio.all_tasks(self.loop)
         task = self.task = self.loop.create_task(coroutine)
         try:
             return self.loop.run_until_complete(task)
@@ -60,6 +63,7 @@ class Loop:
             raise
         finally:
             self.task = None
+            self.earlier = ()
 
     def settle(self, task):
         """Ends a task that was left in the middle, so that it does not go on in a later cell."""
@@ -74,7 +78,10 @@ class Loop:
 
     def cancel(self):
         """Interrupts a cell that waits. False: no cell does, or one that takes no notice."""
-        if self.task is None or self.cancelled or self.library("asyncio").current_task(self.loop) is not None:
+        if self.task is None or self.cancelled:
+            return False
+        current = self.library("asyncio").current_task(self.loop)
+        if current is not None and current not in self.earlier:
             return False
         self.cancelled = True
         self.task.cancel()
