@@ -133,7 +133,7 @@ impl Run<'_> {
         Ok(self.result(observed, applied, usage, changes, overlapped, start))
     }
 
-    pub(super) fn named(&self, error: SessionError) -> SessionError {
+    fn named(&self, error: SessionError) -> SessionError {
         match error {
             SessionError::Closed(_) => SessionError::Closed(self.session.id.clone()),
             other => other,
@@ -209,7 +209,7 @@ impl Run<'_> {
     }
 
     /// After an out-of-memory kill or a blocked call the slot is not used again.
-    pub(super) fn release(&self, slot: Slot, skeleton: Option<Skeleton>, evidence: &Evidence) {
+    fn release(&self, slot: Slot, skeleton: Option<Skeleton>, evidence: &Evidence) {
         match skeleton {
             Some(skeleton) if evidence.oom_kills == 0 && evidence.notification.is_none() => {
                 self.session.slots.put_back(slot, skeleton);
