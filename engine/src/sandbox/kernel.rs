@@ -160,7 +160,10 @@ impl Driver<'_> {
 
     /// Runs one cell, and tells how it ended. False: the interpreter has ended, or the engine.
     fn run(&mut self, cell: u64, source: &[u8]) -> Result<bool, StepError> {
-        let source = &source[..source.len().min(layout::AREA_SIZE)];
+        if source.len() > layout::AREA_SIZE {
+            let error = io::Error::from_raw_os_error(libc::E2BIG);
+            return Err(StepError::new(Step::ReadRequest, "source", &error));
+        }
         self.memory.write(layout::AREA, source);
         self.word(layout::SOURCE_LENGTH)
             .store(source.len() as u64, Ordering::Relaxed);
