@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
@@ -26,6 +26,14 @@ mod layout;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The same while an interrupt waits for the cell to begin.
 const LOOK_SOON: Duration = Duration::from_millis(1);
+/// An interrupt that finds the interpreter on its way into a system call does not end that call: it is given again, this
+/// long after the last time, until it is heard. Not for ever, because code may have a handler of its own.
+const GIVEN_AGAIN: [Duration; 4] = [
+    Duration::from_millis(5),
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_secs(1),
+];
 /// Results that fit into the message.
 const INLINE: usize = 16 << 10;
 /// Past this what a cell's source and results took is given back.
@@ -85,6 +93,14 @@ struct Driver<'a> {
     ended: Option<i32>,
     /// No other process is left.
     alone: bool,
+}
+
+/// An interrupt that the interpreter may not have heard.
+struct Given {
+    /// What it had heard before.
+    heard: u64,
+    at: Instant,
+    times: usize,
 }
 
 /// What is to be done next.
@@ -181,6 +197,7 @@ impl Driver<'_> {
     fn until_answered(&mut self, cell: u64) -> Result<bool, StepError> {
         let answered = self.memory.half(layout::ANSWERED);
         let mut interrupted = false;
+        let mut given: Option<Given> = None;
         let mut first = true;
         loop {
             // Whatever happens after this changes the word, and the wait below ends.
@@ -203,13 +220,34 @@ impl Driver<'_> {
             }
             if interrupted && self.word(layout::TAKEN).load(Ordering::Acquire) == cell {
                 interrupted = false;
-                if let Some(main) = Pid::from_raw(self.main) {
-                    // It is not reaped, so the number is its own.
-                    let _ = kill_process(main, Signal::INT);
+                given = Some(Given {
+                    heard: self.word(layout::HEARD).load(Ordering::Acquire),
+                    at: Instant::now(),
+                    times: 0,
+                });
+                self.interrupt();
+            }
+            let mut timeout = if interrupted { LOOK_SOON } else { LOOK_AGAIN };
+            if let Some(last) = &mut given {
+                let unheard = self.word(layout::HEARD).load(Ordering::Acquire) == last.heard;
+                match GIVEN_AGAIN.get(last.times).filter(|_| unheard) {
+                    None => given = None,
+                    Some(pause) if last.at.elapsed() >= *pause => {
+                        (last.at, last.times) = (Instant::now(), last.times + 1);
+                        self.interrupt();
+                        continue;
+                    }
+                    Some(pause) => timeout = timeout.min(*pause),
                 }
             }
-            let timeout = if interrupted { LOOK_SOON } else { LOOK_AGAIN };
             shared::wait(answered, seen, timeout);
+        }
+    }
+
+    fn interrupt(&self) {
+        if let Some(main) = Pid::from_raw(self.main) {
+            // It is not reaped, so the number is its own.
+            let _ = kill_process(main, Signal::INT);
         }
     }
 

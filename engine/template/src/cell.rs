@@ -76,6 +76,16 @@ pub fn begin() -> Object {
     python::none()
 }
 
+/// Says that an interrupt has reached the interpreter.
+pub fn hear() -> Object {
+    if is_owner()
+        && let Ok(heard) = MEMORY.word(layout::HEARD)
+    {
+        heard.fetch_add(1, Ordering::Release);
+    }
+    python::none()
+}
+
 /// Says how the cell ended: an exit code of one byte, then its results, which are left out where they do not fit.
 pub fn finish(answer: &[u8]) -> Object {
     let cell = CELL.swap(0, Ordering::Relaxed);

@@ -135,6 +135,7 @@ class Kernel:
 
     def interrupt(self, number, frame):
         if self.os.getpid() == self.process:
+            self.native.hear_interrupt()
             # One that comes when its cell is over is not the next one's.
             if not self.running or self.loop.cancel():
                 return

@@ -16,6 +16,9 @@ pub(crate) const EXIT_CODE: usize = 40;
 /// More than the area holds: there were results that did not fit.
 pub(crate) const RESULTS_LENGTH: usize = 48;
 
+/// Changes when the interpreter's handler of interrupts has run.
+pub(crate) const HEARD: usize = 56;
+
 pub(crate) const AREA: usize = 4096;
 pub(crate) const AREA_SIZE: usize = 16 << 20;
 pub(crate) const SIZE: usize = AREA + AREA_SIZE;

@@ -82,7 +82,7 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 9] = [
+static mut METHODS: [MethodDefinition; 10] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, NO_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
@@ -90,6 +90,7 @@ static mut METHODS: [MethodDefinition; 9] = [
     method(c"attach", attach, ONE_ARGUMENT),
     method(c"next_cell", next_cell, NO_ARGUMENT),
     method(c"begin_cell", begin_cell, NO_ARGUMENT),
+    method(c"hear_interrupt", hear_interrupt, NO_ARGUMENT),
     method(c"finish_cell", finish_cell, ONE_ARGUMENT),
     END,
 ];
@@ -155,6 +156,10 @@ extern "C" fn next_cell(_module: Object, _nothing: Object) -> Object {
 
 extern "C" fn begin_cell(_module: Object, _nothing: Object) -> Object {
     crate::cell::begin()
+}
+
+extern "C" fn hear_interrupt(_module: Object, _nothing: Object) -> Object {
+    crate::cell::hear()
 }
 
 extern "C" fn finish_cell(_module: Object, answer: Object) -> Object {
