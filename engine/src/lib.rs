@@ -6,6 +6,7 @@ pub mod api;
 pub mod bytecode;
 pub mod cli;
 pub mod config;
+pub mod kernel;
 pub mod launcher;
 pub mod outcome;
 pub mod pool;

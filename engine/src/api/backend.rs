@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::outcome::{AppliedLimit, FileStat, StepResult};
+use crate::outcome::{AppliedLimit, CellResult, FileStat, StepResult};
 use crate::session::{
-    Engine, Events, FileRead, FileWrite, Live, SessionError, SessionView, StepEvent,
+    Engine, Events, FileRead, FileWrite, KernelView, Live, SessionError, SessionView, StepEvent,
 };
 use crate::spec::{SandboxSpec, StepSpec};
 
@@ -51,6 +51,30 @@ pub trait Backend: Clone + Send + Sync + 'static {
         events: Option<mpsc::Sender<StepEvent>>,
         cancel: CancellationToken,
     ) -> impl Future<Output = Result<StepResult, SessionError>> + Send;
+    fn start_kernel(
+        &self,
+        id: &str,
+        spec: StepSpec,
+    ) -> impl Future<Output = Result<KernelView, SessionError>> + Send;
+    fn run_cell(
+        &self,
+        id: &str,
+        kernel_id: &str,
+        spec: StepSpec,
+        events: Option<mpsc::Sender<StepEvent>>,
+        cancel: CancellationToken,
+    ) -> impl Future<Output = Result<CellResult, SessionError>> + Send;
+    fn interrupt_kernel(&self, id: &str, kernel_id: &str) -> Result<(), SessionError>;
+    fn restart_kernel(
+        &self,
+        id: &str,
+        kernel_id: &str,
+    ) -> impl Future<Output = Result<KernelView, SessionError>> + Send;
+    fn close_kernel(
+        &self,
+        id: &str,
+        kernel_id: &str,
+    ) -> impl Future<Output = Result<(), SessionError>> + Send;
     fn keep(&self, id: &str, result: Arc<StepResult>);
     fn kept(&self, id: &str, step_id: &str) -> Result<Arc<StepResult>, SessionError>;
     fn release(&self, id: &str, step_id: &str) -> Result<(), SessionError>;
@@ -122,6 +146,14 @@ impl ReadFile for FileRead {
     }
 }
 
+/// Over a network a slow listener must not slow the code down.
+fn unpaced(sender: mpsc::Sender<StepEvent>) -> Events {
+    Events {
+        sender,
+        paced: false,
+    }
+}
+
 impl Backend for Engine {
     type Writer = FileWrite;
     type Reader = FileRead;
@@ -156,11 +188,29 @@ impl Backend for Engine {
         events: Option<mpsc::Sender<StepEvent>>,
         cancel: CancellationToken,
     ) -> Result<StepResult, SessionError> {
-        let events = events.map(|sender| Events {
-            sender,
-            paced: false,
-        });
-        Self::run(self, id, step, events, cancel).await
+        Self::run(self, id, step, events.map(unpaced), cancel).await
+    }
+    async fn start_kernel(&self, id: &str, spec: StepSpec) -> Result<KernelView, SessionError> {
+        Self::start_kernel(self, id, spec).await
+    }
+    async fn run_cell(
+        &self,
+        id: &str,
+        kernel_id: &str,
+        spec: StepSpec,
+        events: Option<mpsc::Sender<StepEvent>>,
+        cancel: CancellationToken,
+    ) -> Result<CellResult, SessionError> {
+        Self::run_cell(self, id, kernel_id, spec, events.map(unpaced), cancel).await
+    }
+    fn interrupt_kernel(&self, id: &str, kernel_id: &str) -> Result<(), SessionError> {
+        Self::interrupt_kernel(self, id, kernel_id)
+    }
+    async fn restart_kernel(&self, id: &str, kernel_id: &str) -> Result<KernelView, SessionError> {
+        Self::restart_kernel(self, id, kernel_id).await
+    }
+    async fn close_kernel(&self, id: &str, kernel_id: &str) -> Result<(), SessionError> {
+        Self::close_kernel(self, id, kernel_id).await
     }
     fn keep(&self, id: &str, result: Arc<StepResult>) {
         Self::keep(self, id, result);

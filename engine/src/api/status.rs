@@ -99,6 +99,28 @@ impl From<SessionError> for Status {
             SessionError::Closed(_) => {
                 with_reason(Code::FailedPrecondition, "SESSION_CLOSED", message)
             }
+            SessionError::NoKernel(_) => with_reason(Code::NotFound, "NO_KERNEL", message),
+            SessionError::KernelEnded(_) => {
+                with_reason(Code::FailedPrecondition, "KERNEL_ENDED", message)
+            }
+            SessionError::KernelNotStarted(verdict) => with_metadata(
+                Code::FailedPrecondition,
+                "KERNEL_NOT_STARTED",
+                message,
+                verdict
+                    .fault
+                    .into_iter()
+                    .flat_map(|fault| {
+                        [
+                            ("fault".to_owned(), fault.kind.name().to_owned()),
+                            (
+                                "fault_message".to_owned(),
+                                clip(fault.message, VIOLATION_MOST_BYTES),
+                            ),
+                        ]
+                    })
+                    .collect(),
+            ),
             SessionError::NoStep(_) => with_reason(Code::NotFound, "NO_STEP", message),
             SessionError::Refused {
                 field,
@@ -206,6 +228,17 @@ mod tests {
                 "SESSION_CLOSED",
             ),
             (SessionError::NoStep(text()), Code::NotFound, "NO_STEP"),
+            (SessionError::NoKernel(text()), Code::NotFound, "NO_KERNEL"),
+            (
+                SessionError::KernelEnded(text()),
+                Code::FailedPrecondition,
+                "KERNEL_ENDED",
+            ),
+            (
+                SessionError::KernelNotStarted(Box::new(exited(1))),
+                Code::FailedPrecondition,
+                "KERNEL_NOT_STARTED",
+            ),
             (
                 SessionError::Refused {
                     field: text(),
@@ -251,6 +284,32 @@ mod tests {
             let status = Status::from(error);
             assert_eq!((status.code(), reason(&status).as_str()), (code, word));
         }
+    }
+
+    fn exited(exit_code: i32) -> crate::outcome::Verdict {
+        crate::outcome::Verdict {
+            exit_code,
+            signal: None,
+            fault: None,
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_could_not_start_bears_its_fault() {
+        let mut verdict = exited(137);
+        verdict.fault = Some(crate::outcome::Fault {
+            kind: crate::outcome::FaultKind::Timeout,
+            message: "it was slow".to_owned(),
+            detail: crate::outcome::FaultDetail::default(),
+        });
+        let status = Status::from(SessionError::KernelNotStarted(Box::new(verdict)));
+        let told = status.get_details_error_info().expect("info").metadata;
+        assert_eq!(told["fault"], "timeout");
+        assert_eq!(told["fault_message"], "it was slow");
+        assert_eq!(
+            status.message(),
+            "the kernel could not start: timeout: it was slow"
+        );
     }
 
     #[test]

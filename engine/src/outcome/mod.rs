@@ -1,5 +1,7 @@
 //! How a step ended: plain words, and the pure decision from evidence to verdict.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 mod classify;
@@ -49,6 +51,8 @@ pub enum Start {
     Forked,
     /// It was forked before, and waited.
     ForkedAhead,
+    /// It was there: an interpreter that runs one cell after the other.
+    Kernel,
 }
 
 /// Measured; unknown is none, never 0.
@@ -170,6 +174,22 @@ pub struct StepResult {
     pub image_digest: String,
     /// None: the code did not run.
     pub start: Option<Start>,
+}
+
+/// What a cell of a kernel gives back beside its output.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RichResult {
+    /// The value of the cell's last expression.
+    pub main: bool,
+    /// By media type; never empty.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
+/// How a cell of a kernel ended.
+#[derive(Clone, Debug)]
+pub struct CellResult {
+    pub step: StepResult,
+    pub results: Vec<RichResult>,
 }
 
 /// What a running step tells while it runs.

@@ -80,6 +80,7 @@ impl Start {
             Self::Cold => "cold",
             Self::Forked => "forked",
             Self::ForkedAhead => "forked_ahead",
+            Self::Kernel => "kernel",
         }
     }
 }

@@ -21,6 +21,8 @@ pub struct Prepared {
     pub tasks: Option<u64>,
     /// Keeps the code from changing its affinity.
     pub pin: Option<&'static [sock_filter]>,
+    /// Descriptors that the program gets beside its streams, under the numbers that they have.
+    pub kept: Vec<OwnedFd>,
     /// Where the program may be, in the order of PATH.
     pub candidates: Vec<CString>,
     pub arguments: StringTable,
@@ -69,7 +71,13 @@ fn one(step: Step, prepared: &Prepared, streams: &[OwnedFd; 3]) -> Result<(), i3
             .pin
             .map_or(Ok(()), sys::seccomp::load)
             .map_err(|error| raw(&error)),
-        Step::CloseDescriptors => sys::exec::close_on_exec_from(3).map_err(|error| raw(&error)),
+        Step::CloseDescriptors => {
+            sys::exec::close_on_exec_from(3).map_err(|error| raw(&error))?;
+            let none = rustix::io::FdFlags::empty();
+            let mut kept = prepared.kept.iter();
+            kept.try_for_each(|fd| rustix::io::fcntl_setfd(fd, none))
+                .map_err(code)
+        }
         Step::SignalMask => sys::signal::unblock_all().map_err(|error| raw(&error)),
         Step::Execute => Err(execute(prepared)),
         _ => Err(libc::EINVAL),

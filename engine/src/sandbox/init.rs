@@ -12,6 +12,7 @@ use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::child::{self, Failure, Prepared};
+use super::kernel;
 use super::plan::{Context, Step, StepError};
 use super::seccomp;
 use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
@@ -20,7 +21,7 @@ use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};
 use crate::sys::rusage::children_peak;
 
-/// The one message to an init; beside a `Go`: stdin, stdout, stderr.
+/// A message to an init. The first one says what it is for; beside that: stdin, stdout, stderr.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToInit {
     Go(Box<Request>),
@@ -29,6 +30,16 @@ pub enum ToInit {
     /// The code's process will be this one, which was forked into the sandbox: only its end is to be told. Where it has
     /// ended without code another message may follow.
     Adopt(i32),
+    /// A kernel is to be started. Beside the streams: the request in a memfd, the library for its interpreter, and the
+    /// script.
+    Kernel,
+    /// A kernel's next cell; without a source that is in a memfd beside it.
+    Cell {
+        number: u64,
+        source: Option<Vec<u8>>,
+    },
+    /// What the kernel runs now is to be interrupted; nothing, where it runs nothing.
+    Interrupt,
 }
 
 /// What to execute. No bound but memory.
@@ -72,6 +83,14 @@ pub enum FromInit {
         alone: bool,
         largest: Option<u64>,
     },
+    /// A kernel's cell ended, by the interpreter's own word. Without results these are in a memfd beside it.
+    Answered {
+        number: u64,
+        exit_code: u8,
+        results: Option<Vec<u8>>,
+        /// There were more results than there was room for.
+        left_out: bool,
+    },
 }
 
 /// The life of an init; `engine` is its only descriptor that matters.
@@ -103,18 +122,57 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
                 let (streams, rest) = split(descriptors)?;
                 break (read_request(&rest)?, streams);
             }
+            ToInit::Kernel => {
+                let (streams, rest) = split(descriptors)?;
+                let request = read_request(&rest)?;
+                let mut parts = rest.into_iter().skip(1);
+                let (Some(library), Some(script)) = (parts.next(), parts.next()) else {
+                    return Err(invalid("library"));
+                };
+                let parts = kernel::Parts { library, script };
+                return kernel::live(engine, spec, &mut stack, request, streams, parts);
+            }
+            ToInit::Cell { .. } | ToInit::Interrupt => return Err(invalid("order")),
         }
     };
     if let Some(code) = &request.code {
         write_code(&code_directory, code)?;
     }
+    match start(engine, spec, &mut stack, request, streams, Vec::new())? {
+        Some(main) => reap(engine, main, spec.watched)?,
+        None => return Ok(()),
+    }
+    await_end(engine);
+    Ok(())
+}
+
+/// No child is left: nothing can happen any more but the end of the sandbox, which is the engine's to bring.
+pub(super) fn await_end(engine: BorrowedFd<'_>) {
+    let _ = datagram::receive::<ToInit>(engine);
+}
+
+fn invalid(what: &str) -> StepError {
+    StepError::new(Step::ReadRequest, what, &io::ErrorKind::InvalidData.into())
+}
+
+/// Starts the code, with the streams and `kept` as its only descriptors, and gives its pid. None: the program could not be
+/// executed, which the engine has been told.
+pub(super) fn start(
+    engine: BorrowedFd<'_>,
+    spec: &SkeletonSpec,
+    stack: &mut Stack,
+    request: Request,
+    streams: [OwnedFd; 3],
+    kept: Vec<OwnedFd>,
+) -> Result<Option<i32>, StepError> {
     rustix::process::chdir(&request.directory).at(
         Step::WorkingDirectory,
         request.directory.display().to_string(),
     )?;
-    let (prepared, looked_in) = prepare(request, spec)?;
+    let (mut prepared, looked_in) = prepare(request, spec)?;
+    prepared.kept = kept;
     let mut failure: Option<Failure> = None;
-    let main = vfork(&mut stack, || {
+    let main = vfork(stack, || {
         failure = Some(child::run(&prepared, &streams));
         1
     })
@@ -122,16 +180,14 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     drop((prepared, streams));
     if let Some(Failure { step, errno }) = failure {
         if step == Step::Execute {
-            return tell(engine, &FromInit::ExecFailed { errno, looked_in });
+            tell(engine, &FromInit::ExecFailed { errno, looked_in })?;
+            return Ok(None);
         }
         let error = io::Error::from_raw_os_error(errno);
         return Err(StepError::new(step, "the code's process", &error));
     }
     tell(engine, &FromInit::Started)?;
-    reap(engine, main, spec.watched)?;
-    // No child is left: nothing can happen any more but the end.
-    let _ = datagram::receive::<ToInit>(engine);
-    Ok(())
+    Ok(Some(main))
 }
 
 /// Goes the way of a request once. Each page that is written to for the first time since the fork is copied, which takes
@@ -161,11 +217,7 @@ fn tell(engine: BorrowedFd<'_>, message: &FromInit) -> Result<(), StepError> {
 fn split(descriptors: Vec<OwnedFd>) -> Result<([OwnedFd; 3], Vec<OwnedFd>), StepError> {
     let mut all = descriptors.into_iter();
     let (Some(stdin), Some(stdout), Some(stderr)) = (all.next(), all.next(), all.next()) else {
-        return Err(StepError::new(
-            Step::ReadRequest,
-            "descriptors",
-            &io::ErrorKind::InvalidData.into(),
-        ));
+        return Err(invalid("descriptors"));
     };
     Ok(([stdin, stdout, stderr], all.collect()))
 }
@@ -243,6 +295,7 @@ fn prepare(request: Request, spec: &SkeletonSpec) -> Result<(Prepared, Vec<Strin
             affinity,
             tasks: spec.tasks.map(|tasks| tasks.saturating_add(OWN_TASKS)),
             pin: spec.pinned.then(seccomp::pin_filter),
+            kept: Vec::new(),
             candidates,
             arguments: StringTable::new(arguments),
             environment: StringTable::new(environment),
@@ -255,7 +308,7 @@ fn prepare(request: Request, spec: &SkeletonSpec) -> Result<(Prepared, Vec<Strin
 const OWN_TASKS: u64 = 1;
 
 /// How many of the dead are taken at most between the end of the main process and telling it.
-const REAPED_SINCE: u32 = 4096;
+pub(super) const REAPED_SINCE: u32 = 4096;
 
 /// Reaps all children; tells how `main` ended.
 fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepError> {
@@ -284,7 +337,7 @@ fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepErr
 }
 
 /// Tells the end, then reaps on until no child is left.
-fn finish(
+pub(super) fn finish(
     engine: BorrowedFd<'_>,
     ended: Option<i32>,
     alone: bool,

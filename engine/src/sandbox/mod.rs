@@ -6,6 +6,7 @@ pub mod cgroup;
 pub mod child;
 pub mod identity;
 pub mod init;
+mod kernel;
 pub mod plan;
 pub mod probe;
 pub mod rootfs;

@@ -67,6 +67,7 @@ pub enum Step {
     // init, on go
     ReadRequest,
     WriteCode,
+    ShareMemory,
     WorkingDirectory,
     CloneChild,
     // child
@@ -263,6 +264,7 @@ pub const STAGES: &[Stage] = &[
         steps: &[
             Step::ReadRequest,
             Step::WriteCode,
+            Step::ShareMemory,
             Step::WorkingDirectory,
             Step::CloneChild,
         ],
@@ -457,6 +459,10 @@ impl Step {
                 "write-code",
                 "the code as a file, read-only before it runs: tracebacks and spawned workers find it",
             ),
+            Self::ShareMemory => (
+                "share-memory",
+                "for kernel() only: its interpreter and init speak through memory, so that no byte written to a descriptor matters",
+            ),
             Self::WorkingDirectory => (
                 "working-directory",
                 "the directory asked for exists in the sandbox",
@@ -483,7 +489,10 @@ impl Step {
                 "pin-affinity",
                 "where no cgroup keeps the cpu limit: seccomp, the code cannot change which processors it may use",
             ),
-            Self::CloseDescriptors => ("close-descriptors", "nothing above 2 survives execve"),
+            Self::CloseDescriptors => (
+                "close-descriptors",
+                "nothing above 2 survives execve; of kernel() three descriptors do, which its interpreter closes before a cell runs",
+            ),
             Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
             Self::StepFilter => (

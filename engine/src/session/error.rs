@@ -1,5 +1,6 @@
 //! Why a request about a session could not be carried out.
 
+use crate::outcome::Verdict;
 use crate::pool::{KeeperError, PoolError};
 use crate::sandbox::probe::explain;
 use crate::workspace::FileError;
@@ -11,6 +12,13 @@ pub enum SessionError {
     NoSession(String),
     #[error("session {0:?} is closed")]
     Closed(String),
+    #[error("no kernel {0:?}")]
+    NoKernel(String),
+    /// What ended it, in a sentence.
+    #[error("kernel ended: {0}")]
+    KernelEnded(String),
+    #[error("the kernel could not start: {}", ending(.0))]
+    KernelNotStarted(Box<Verdict>),
     #[error("no kept output for step {0:?}: it was released, has expired or never was")]
     NoStep(String),
     /// A mount or workspace was judged at creation and refused.
@@ -33,6 +41,18 @@ pub enum SessionError {
     /// The launcher died: no sandbox can be made any more.
     #[error("the launcher of this engine ended: no sandbox can be made any more")]
     LauncherLost,
+}
+
+/// How a kernel ended, in a sentence.
+pub(super) fn ending(verdict: &Verdict) -> String {
+    match (&verdict.fault, verdict.signal) {
+        (Some(fault), _) => format!("{}: {}", fault.kind.name(), fault.message),
+        (None, Some(signal)) => format!(
+            "the interpreter was killed by signal {signal} (exit code {})",
+            verdict.exit_code
+        ),
+        (None, None) => format!("the interpreter ended with exit code {}", verdict.exit_code),
+    }
 }
 
 impl From<PoolError> for SessionError {

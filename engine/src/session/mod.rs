@@ -13,6 +13,7 @@ mod error;
 mod file;
 mod interpreter;
 mod kept;
+mod kernel;
 mod open;
 mod owners;
 mod record;
@@ -28,6 +29,7 @@ use std::time::SystemTime;
 pub use engine::Engine;
 pub use error::SessionError;
 pub use file::{FileRead, FileWrite};
+pub use kernel::KernelView;
 pub use runtime_dir::{RuntimeDir, RuntimeDirError, scratch_parent};
 
 pub use crate::outcome::StepEvent;

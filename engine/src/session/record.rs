@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::SessionView;
 use super::kept::Kept;
+use super::kernel::Kernels;
 use super::slots::Slots;
 use crate::launcher::message::RealmId;
 use crate::outcome::AppliedLimit;
@@ -30,6 +31,7 @@ pub(super) struct Session {
     pub(super) isolation: Vec<String>,
     pub(super) image_digest: String,
     pub(super) kept: Kept,
+    pub(super) kernels: Kernels,
     /// The keeper's snapshot from the end of the last step.
     snapshot: Mutex<Option<u64>>,
     /// A file request has written since.
@@ -93,6 +95,7 @@ impl Session {
             isolation,
             image_digest,
             kept: Kept::default(),
+            kernels: Kernels::default(),
             snapshot: Mutex::new(None),
             touched: AtomicBool::new(false),
             closing: CancellationToken::new(),

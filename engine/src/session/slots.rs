@@ -87,6 +87,8 @@ pub(super) struct State {
     pub(super) free: Vec<Ready>,
     pub(super) waiting: VecDeque<oneshot::Sender<Lease>>,
     total: usize,
+    /// Of these, in the hands of kernels.
+    lent: usize,
     making: usize,
     /// How many the session keeps when it is quiet.
     pub(super) kept: usize,
@@ -113,6 +115,7 @@ impl Default for State {
             free: Vec::new(),
             waiting: VecDeque::new(),
             total: 0,
+            lent: 0,
             making: 0,
             kept: KEPT,
             numbers: 0,
@@ -140,11 +143,12 @@ enum Growth {
 impl State {
     /// Another is made when more steps wait than slots are being made. `brisk` is how many the processors can feed.
     fn growth(&self, brisk: usize, now: Instant) -> Growth {
-        let wanted = self.waiting.len().max(self.kept.saturating_sub(self.total));
+        let total = self.total.saturating_sub(self.lent);
+        let wanted = self.waiting.len().max(self.kept.saturating_sub(total));
         if self.closed || self.making >= wanted.min(MAX_MAKING) || self.total >= MAX_SLOTS {
             return Growth::No;
         }
-        if self.total >= brisk && self.turns_over(now) {
+        if total >= brisk && self.turns_over(now) {
             return Growth::Later;
         }
         Growth::Yes
@@ -248,6 +252,17 @@ impl Slots {
 
     pub(super) fn count(&self) -> usize {
         self.state().total
+    }
+
+    /// A slot is not coming back soon: steps are to have others.
+    pub(super) fn lend(self: &Arc<Self>) {
+        self.state().lent += 1;
+        self.grow();
+    }
+
+    /// It does come back now.
+    pub(super) fn end_loan(&self) {
+        self.state().lent -= 1;
     }
 
     /// Takes a slot that was made for nobody as this session's.

@@ -17,6 +17,16 @@ fn growth(state: &State) -> Growth {
 }
 
 #[test]
+fn slots_of_kernels_are_not_counted_as_those_that_steps_have() {
+    assert_eq!(growth(&state(0, 2, 0)), Growth::No);
+    let lent = State {
+        lent: 1,
+        ..state(0, 2, 0)
+    };
+    assert_eq!(growth(&lent), Growth::Yes);
+}
+
+#[test]
 fn a_slot_is_made_for_each_step_that_waits_but_no_more_than_two_at_once() {
     assert_eq!(growth(&state(1, 2, 0)), Growth::Yes);
     assert_eq!(growth(&state(1, 3, 1)), Growth::No);

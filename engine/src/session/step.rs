@@ -19,6 +19,7 @@ use crate::outcome::{
     classify,
 };
 use crate::pool::{PoolError, Skeleton, Slot};
+use crate::sandbox::cgroup::Counters;
 use crate::sandbox::init::{Code, Request};
 use crate::sandbox::skeleton::CODE_DIRECTORY;
 use crate::spec::{Language, Limits, Program, StepSpec};
@@ -60,21 +61,21 @@ impl Engine {
     }
 }
 
-fn limits(session: &Session, step: &StepSpec) -> Limits {
+pub(super) fn limits(session: &Session, step: &StepSpec) -> Limits {
     Limits {
         memory: step.memory.unwrap_or(session.spec.limits.memory),
         ..session.spec.limits
     }
 }
 
-struct Run<'a> {
-    engine: &'a Engine,
-    session: &'a Arc<Session>,
-    step_id: String,
-    limits: Limits,
-    asked: Instant,
-    queue: Option<Duration>,
-    start: Option<Start>,
+pub(super) struct Run<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) session: &'a Arc<Session>,
+    pub(super) step_id: String,
+    pub(super) limits: Limits,
+    pub(super) asked: Instant,
+    pub(super) queue: Option<Duration>,
+    pub(super) start: Option<Start>,
 }
 
 impl Run<'_> {
@@ -128,7 +129,9 @@ impl Run<'_> {
         self.start = observed.evidence.started.then_some(start);
         // The keeper looks at the files while the counters are read.
         let (changes, usage) = tokio::join!(self.changes(since), async {
-            self.usage(&slot, &observed, spent_us)
+            let counters = slot.counters();
+            let cpu_us = counters.cpu_us.map(|spent| spent.saturating_sub(spent_us));
+            self.usage(Counters { cpu_us, ..counters }, &observed)
         });
         self.release(slot, observed.skeleton.take(), &observed.evidence);
         self.check_launcher(&observed.evidence).await?;
@@ -146,7 +149,7 @@ impl Run<'_> {
         }
     }
 
-    async fn begin_tracking(&self) -> Result<Option<u64>, SessionError> {
+    pub(super) async fn begin_tracking(&self) -> Result<Option<u64>, SessionError> {
         if !self.session.spec.track_files {
             return Ok(None);
         }
@@ -159,7 +162,7 @@ impl Run<'_> {
         }
     }
 
-    async fn changes(&self, since: Option<u64>) -> Result<Changes, SessionError> {
+    pub(super) async fn changes(&self, since: Option<u64>) -> Result<Changes, SessionError> {
         let Some(since) = since else {
             return Ok(Changes::default());
         };
@@ -238,7 +241,7 @@ impl Run<'_> {
     }
 
     /// A sandbox that nobody here killed may have died with the launcher: that is no verdict on the code.
-    async fn check_launcher(&self, evidence: &Evidence) -> Result<(), SessionError> {
+    pub(super) async fn check_launcher(&self, evidence: &Evidence) -> Result<(), SessionError> {
         let unexplained = evidence.wait_status.is_none()
             && evidence.deadline_ms.is_none()
             && !evidence.cancelled
@@ -292,12 +295,11 @@ impl Run<'_> {
         }
     }
 
-    fn usage(&self, slot: &Slot, observed: &Observed, spent_us: u64) -> Usage {
-        let counters = slot.counters();
+    pub(super) fn usage(&self, counters: Counters, observed: &Observed) -> Usage {
         let microseconds =
             |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Usage {
-            cpu_us: counters.cpu_us.map(|spent| spent.saturating_sub(spent_us)),
+            cpu_us: counters.cpu_us,
             peak_memory: counters.peak_memory.or(observed.peak_memory),
             startup_us: observed.startup.map(microseconds),
             queue_us: self.queue.map(microseconds),
@@ -308,7 +310,7 @@ impl Run<'_> {
         }
     }
 
-    fn result(
+    pub(super) fn result(
         &self,
         observed: Observed,
         applied: Vec<AppliedLimit>,
@@ -365,7 +367,7 @@ impl Run<'_> {
     }
 
     /// The step was cancelled while it waited for a slot: nothing ran.
-    fn cancelled(&self) -> StepResult {
+    pub(super) fn cancelled(&self) -> StepResult {
         self.without_run(Evidence {
             cancelled: true,
             ..Evidence::default()

@@ -4,10 +4,14 @@
 mod capture;
 mod figures;
 mod footprint;
+mod guard;
 mod listener;
 mod step;
 mod stream;
 mod watchdog;
 
+pub(crate) use guard::{Guard, OomBell, bite, ended};
 pub use step::{Observed, Orders, watch};
 pub use stream::Events;
+pub(crate) use stream::{Listeners, Stream, either};
+pub(crate) use watchdog::Watchdog;

@@ -16,7 +16,7 @@ const CHUNK: usize = 64 * 1024;
 const WAITING_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     stdout: bool,
     /// None at end of file.
     pipe: Option<Receiver>,
@@ -41,14 +41,14 @@ pub struct Events {
 
 /// Where live output goes.
 #[derive(Debug)]
-pub(super) struct Listeners {
-    pub(super) events: Option<mpsc::Sender<StepEvent>>,
-    pub(super) paced: bool,
-    pub(super) sequence: u64,
+pub(crate) struct Listeners {
+    pub(crate) events: Option<mpsc::Sender<StepEvent>>,
+    pub(crate) paced: bool,
+    pub(crate) sequence: u64,
 }
 
 impl Listeners {
-    pub(super) fn new(events: Option<Events>) -> Self {
+    pub(crate) fn new(events: Option<Events>) -> Self {
         let paced = events.as_ref().is_some_and(|events| events.paced);
         Self {
             events: events.map(|events| events.sender),
@@ -58,7 +58,7 @@ impl Listeners {
     }
 
     /// Waits until there is room for an event, or nobody listens any more.
-    pub(super) async fn room(&self) {
+    pub(crate) async fn room(&self) {
         match &self.events {
             Some(events) => drop(events.reserve().await),
             None => std::future::pending().await,
@@ -67,7 +67,7 @@ impl Listeners {
 }
 
 impl Stream {
-    pub(super) fn new(stdout: bool, pipe: OwnedFd, cap: u64) -> io::Result<Self> {
+    pub(crate) fn new(stdout: bool, pipe: OwnedFd, cap: u64) -> io::Result<Self> {
         Ok(Self {
             stdout,
             pipe: Some(Receiver::from_owned_fd(pipe)?),
@@ -80,7 +80,7 @@ impl Stream {
     }
 
     /// Waits until there is something to read. Can be cancelled.
-    pub(super) async fn readable(&self) {
+    pub(crate) async fn readable(&self) {
         match &self.pipe {
             Some(pipe) => {
                 // An error shows at the read that follows.
@@ -91,7 +91,7 @@ impl Stream {
     }
 
     /// Reads what is there, at most one chunk. False: nothing is there.
-    pub(super) fn read(&mut self, buffer: &mut Vec<u8>, listeners: &mut Listeners) -> bool {
+    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>, listeners: &mut Listeners) -> bool {
         let Some(pipe) = &self.pipe else {
             return false;
         };
@@ -117,14 +117,17 @@ impl Stream {
     /// Takes what the pipe holds once the code is gone. The runtime may not know yet that there is something, so the
     /// kernel is asked. No more than a pipe's capacity is taken: another sandbox of the session may have been handed
     /// the other end, and may write for ever.
-    pub(super) fn drain(&mut self, buffer: &mut Vec<u8>, listeners: &mut Listeners) {
-        let Some(pipe) = self.pipe.take() else {
-            return;
-        };
-        let mut rest = rustix::pipe::fcntl_getpipe_size(&pipe).unwrap_or(CHUNK);
+    pub(crate) fn drain(&mut self, buffer: &mut Vec<u8>, listeners: &mut Listeners) {
+        if let Some(pipe) = self.pipe.take() {
+            self.take(&pipe, buffer, listeners);
+        }
+    }
+
+    fn take(&mut self, pipe: &Receiver, buffer: &mut Vec<u8>, listeners: &mut Listeners) {
+        let mut rest = rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(CHUNK);
         while rest > 0 {
             buffer.resize(CHUNK.min(rest), 0);
-            match rustix::io::retry_on_intr(|| rustix::io::read(&pipe, buffer.as_mut_slice())) {
+            match rustix::io::retry_on_intr(|| rustix::io::read(pipe, buffer.as_mut_slice())) {
                 Ok(0) | Err(_) => return,
                 Ok(read) => {
                     self.capture.push(&buffer[..read]);
@@ -135,8 +138,25 @@ impl Stream {
         }
     }
 
+    /// Takes what the pipe holds now, and no more than it can hold, while the code lives on.
+    pub(crate) fn catch_up(&mut self, buffer: &mut Vec<u8>, listeners: &mut Listeners) {
+        let Some(pipe) = self.pipe.take() else {
+            return;
+        };
+        self.take(&pipe, buffer, listeners);
+        self.pipe = Some(pipe);
+    }
+
+    /// Ends what was kept so far, and begins anew.
+    pub(crate) fn cut(&mut self, cap: u64) -> Output {
+        self.lost = 0;
+        self.waiting.clear();
+        (self.dropped, self.dropped_since) = (0, 0);
+        std::mem::replace(&mut self.capture, Capture::new(cap)).finish()
+    }
+
     /// Whether the code is to wait until its listener has taken what there is.
-    pub(super) const fn is_held(&self, listeners: &Listeners) -> bool {
+    pub(crate) const fn is_held(&self, listeners: &Listeners) -> bool {
         listeners.paced && listeners.events.is_some() && self.waits()
     }
 
@@ -157,12 +177,12 @@ impl Stream {
     }
 
     /// Whether output waits for a listener.
-    pub(super) const fn waits(&self) -> bool {
+    pub(crate) const fn waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Hands on what waits, if there is room.
-    pub(super) fn flush(&mut self, listeners: &mut Listeners) {
+    pub(crate) fn flush(&mut self, listeners: &mut Listeners) {
         let Some(events) = &listeners.events else {
             return;
         };
@@ -189,13 +209,36 @@ impl Stream {
         }
     }
 
+    /// Takes what still waits, as the event that tells of it.
+    pub(crate) fn last_event(&mut self, listeners: &mut Listeners) -> Option<StepEvent> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        listeners.sequence += 1;
+        Some(StepEvent::Output {
+            stdout: self.stdout,
+            sequence: listeners.sequence - 1,
+            data: std::mem::take(&mut self.waiting),
+            dropped: std::mem::replace(&mut self.dropped, std::mem::take(&mut self.dropped_since)),
+        })
+    }
+
     /// Bytes that a listener that was slower than the code did not get.
-    pub(super) fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost + self.waiting.len() as u64
     }
 
-    pub(super) fn finish(self) -> Output {
+    pub(crate) fn finish(self) -> Output {
         self.capture.finish()
+    }
+}
+
+/// Waits until one of the streams can be read, and may be.
+pub(crate) async fn either(one: &Stream, other: &Stream, listeners: &Listeners) {
+    tokio::select! {
+        () = one.readable(), if !one.is_held(listeners) => {}
+        () = other.readable(), if !other.is_held(listeners) => {}
+        else => std::future::pending().await,
     }
 }
 

@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 const SHARE: u32 = 3;
 
 #[derive(Debug)]
-pub(super) struct Watchdog {
+pub(crate) struct Watchdog {
     footprint: Footprint,
     divider: Divider,
     max: u64,
@@ -28,14 +28,14 @@ pub(super) struct Watchdog {
 
 /// The most that a look has found so far; 0: none has.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Peak(Arc<AtomicU64>);
+pub(crate) struct Peak(Arc<AtomicU64>);
 
 impl Peak {
-    pub(super) fn bytes(&self) -> Option<u64> {
+    pub(crate) fn bytes(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
-    pub(super) fn raise(&self, bytes: u64) {
+    pub(crate) fn raise(&self, bytes: u64) {
         self.0.fetch_max(bytes, Ordering::Relaxed);
     }
 }

@@ -12,4 +12,5 @@ pub mod netdevice;
 pub mod readiness;
 pub mod rusage;
 pub mod seccomp;
+pub mod shared;
 pub mod signal;

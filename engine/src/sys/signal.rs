@@ -8,6 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// Blocks every signal; `SIGKILL` and `SIGSTOP` cannot be.
 pub fn block_all() -> io::Result<()> {
@@ -70,4 +71,61 @@ pub fn child_descriptor() -> io::Result<OwnedFd> {
     }
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether a child has changed state since it was last asked.
+static CHILD_CHANGED: AtomicBool = AtomicBool::new(false);
+/// What a change of a child's state changes too.
+static CHANGES_WITH_CHILD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn child_changed(_signal: libc::c_int) {
+    CHILD_CHANGED.store(true, Ordering::Release);
+    // SAFETY: null, or the word of `change_with_child`, which lives for ever.
+    if let Some(word) = unsafe { CHANGES_WITH_CHILD.load(Ordering::Acquire).as_ref() } {
+        word.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// From now on a `SIGCHLD` that arrives changes `word` and is remembered: whoever waits for a change of the word misses
+/// neither the change nor the signal. The signal must be unblocked meanwhile: see [`with_child_signal`].
+pub fn change_with_child(word: &'static AtomicU32) -> io::Result<()> {
+    CHANGES_WITH_CHILD.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
+    let handler: extern "C" fn(libc::c_int) = child_changed;
+    // SAFETY: every field is an integer or a set of bits, for which zero is a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_NOCLDSTOP;
+    // SAFETY: the action is whole, its handler touches atomics only, and the old one is not asked for.
+    if unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Whether a `SIGCHLD` arrived since the last time.
+pub fn take_child_changed() -> bool {
+    CHILD_CHANGED.swap(false, Ordering::AcqRel)
+}
+
+/// Lets `SIGCHLD` arrive while `body` runs, in a process that blocks it.
+pub fn with_child_signal<T>(body: impl FnOnce() -> T) -> io::Result<T> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised above; the number is a signal's.
+    unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD) };
+    // SAFETY: initialised above.
+    let set = unsafe { set.assume_init() };
+    change_mask(libc::SIG_UNBLOCK, &set)?;
+    let done = body();
+    change_mask(libc::SIG_BLOCK, &set)?;
+    Ok(done)
+}
+
+fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: the set is initialised, and the old one is not asked for.
+    if unsafe { libc::sigprocmask(how, set, ptr::null_mut()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }

@@ -9,7 +9,9 @@
 
 #![no_std]
 
+mod cell;
 mod child;
+mod layout;
 mod message;
 mod python;
 mod serve;

@@ -30,7 +30,13 @@ unsafe extern "C" {
     fn PyBool_FromLong(truth: c_long) -> Object;
     fn PyErr_Occurred() -> Object;
     fn PyErr_SetString(kind: Object, text: *const c_char);
+    fn PyErr_CheckSignals() -> c_int;
+    fn PyEval_SaveThread() -> *mut c_void;
+    fn PyEval_RestoreThread(thread: *mut c_void);
+    fn fflush(stream: *mut c_void) -> c_int;
     static PyExc_OSError: Object;
+    static mut _Py_NoneStruct: [usize; 2];
+    static stdout: *mut c_void;
 }
 
 #[repr(C)]
@@ -79,7 +85,7 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 9] = [
+static mut METHODS: [MethodDefinition; 14] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, ONE_ARGUMENT),
     method(c"asked", asked, NO_ARGUMENT),
@@ -88,6 +94,11 @@ static mut METHODS: [MethodDefinition; 9] = [
     method(c"keep_written", keep_written, ONE_ARGUMENT),
     method(c"keep_read", keep_read, ONE_ARGUMENT),
     method(c"refuse", refuse, ONE_ARGUMENT),
+    method(c"attach", attach, ONE_ARGUMENT),
+    method(c"next_cell", next_cell, NO_ARGUMENT),
+    method(c"begin_cell", begin_cell, NO_ARGUMENT),
+    method(c"hear_interrupt", hear_interrupt, NO_ARGUMENT),
+    method(c"finish_cell", finish_cell, ONE_ARGUMENT),
     END,
 ];
 
@@ -171,6 +182,32 @@ fn keep(wanted: &Wanted, ranges: Object) -> Object {
     unsafe { PyBool_FromLong(1) }
 }
 
+extern "C" fn attach(_module: Object, descriptor: Object) -> Object {
+    match number(descriptor) {
+        Some(descriptor) => crate::cell::attach(descriptor),
+        None => null_mut(),
+    }
+}
+
+extern "C" fn next_cell(_module: Object, _nothing: Object) -> Object {
+    crate::cell::next()
+}
+
+extern "C" fn begin_cell(_module: Object, _nothing: Object) -> Object {
+    crate::cell::begin()
+}
+
+extern "C" fn hear_interrupt(_module: Object, _nothing: Object) -> Object {
+    crate::cell::hear()
+}
+
+extern "C" fn finish_cell(_module: Object, answer: Object) -> Object {
+    match bytes_of(answer) {
+        Some(answer) => crate::cell::finish(answer),
+        None => null_mut(),
+    }
+}
+
 fn number(object: Object) -> Option<u32> {
     // SAFETY: the interpreter hands over an object; one that is no number sets an exception.
     let number = unsafe { PyLong_AsLong(object) };
@@ -227,6 +264,41 @@ pub fn fail(text: &CStr) -> Object {
     // SAFETY: the text is a C string, which the interpreter copies.
     unsafe { PyErr_SetString(PyExc_OSError, text.as_ptr()) };
     null_mut()
+}
+
+/// A new reference to `None`.
+pub fn none() -> Object {
+    unsafe extern "C" {
+        fn Py_IncRef(object: Object);
+    }
+    let none = (&raw mut _Py_NoneStruct).cast();
+    // SAFETY: the interpreter's own object, with its lock held.
+    unsafe { Py_IncRef(none) };
+    none
+}
+
+/// Lets other threads run while `body` does, which must not touch the interpreter.
+pub fn unlocked<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: the lock is held, and taken back below by the same thread.
+    let thread = unsafe { PyEval_SaveThread() };
+    let done = body();
+    // SAFETY: what the line above gave.
+    unsafe { PyEval_RestoreThread(thread) };
+    done
+}
+
+/// Runs the handlers of signals that have arrived. True: one of them raised.
+pub fn signals_raise() -> bool {
+    // SAFETY: the lock is held.
+    unsafe { PyErr_CheckSignals() != 0 }
+}
+
+/// Writes out what the library that the interpreter is linked with holds back of standard output.
+pub fn flush_library() {
+    // SAFETY: the library's own stream, which it sets before any code runs.
+    let stream = unsafe { stdout };
+    // SAFETY: as above; a failure is as if nothing had been printed.
+    unlocked(|| unsafe { fflush(stream) });
 }
 
 pub fn before_fork() {

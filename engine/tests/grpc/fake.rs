@@ -8,10 +8,10 @@ use std::time::SystemTime;
 
 use stepbox_engine::api::backend::{Backend, ReadFile, WriteFile};
 use stepbox_engine::outcome::{
-    AppliedLimit, ChangeKind, EnforcedBy, Fault, FaultDetail, FaultKind, FileChange, FileKind,
-    FileStat, Output, Resource, StepResult, Usage, Verdict,
+    AppliedLimit, CellResult, ChangeKind, EnforcedBy, Fault, FaultDetail, FaultKind, FileChange,
+    FileKind, FileStat, Output, Resource, RichResult, Start, StepResult, Usage, Verdict,
 };
-use stepbox_engine::session::{Live, SessionError, SessionView, StepEvent};
+use stepbox_engine::session::{KernelView, Live, SessionError, SessionView, StepEvent};
 use stepbox_engine::spec::{Program, SandboxSpec, StepSpec};
 use stepbox_engine::workspace::{FileError, FileReason};
 use tokio::sync::{mpsc, watch};
@@ -323,6 +323,43 @@ impl Backend for Fake {
             _ => result.stdout = output(argv[1..].join(&b' ')),
         }
         Ok(result)
+    }
+    async fn start_kernel(&self, id: &str, _spec: StepSpec) -> Result<KernelView, SessionError> {
+        self.known(id)?;
+        Ok(KernelView {
+            id: "k1".into(),
+            start: Start::Cold,
+        })
+    }
+    async fn run_cell(
+        &self,
+        id: &str,
+        kernel_id: &str,
+        spec: StepSpec,
+        events: Option<mpsc::Sender<StepEvent>>,
+        cancel: CancellationToken,
+    ) -> Result<CellResult, SessionError> {
+        match kernel_id {
+            "k1" => Ok(CellResult {
+                step: self.run(id, spec, events, cancel).await?,
+                results: vec![RichResult {
+                    main: true,
+                    data: BTreeMap::from([("text/plain".into(), b"42".to_vec())]),
+                }],
+            }),
+            "dead" => Err(SessionError::KernelEnded("timeout: it was slow".into())),
+            other => Err(SessionError::NoKernel(other.into())),
+        }
+    }
+    fn interrupt_kernel(&self, id: &str, _kernel_id: &str) -> Result<(), SessionError> {
+        self.known(id)
+    }
+    async fn restart_kernel(&self, id: &str, kernel_id: &str) -> Result<KernelView, SessionError> {
+        self.known(id)?;
+        Err(SessionError::NoKernel(kernel_id.into()))
+    }
+    async fn close_kernel(&self, id: &str, _kernel_id: &str) -> Result<(), SessionError> {
+        self.known(id)
     }
     fn keep(&self, _id: &str, result: Arc<StepResult>) {
         self.table().kept.insert(result.step_id.clone(), result);

@@ -3,6 +3,7 @@
 mod auth;
 mod fake;
 mod files;
+mod kernels;
 mod lifecycle;
 mod logs;
 mod served;

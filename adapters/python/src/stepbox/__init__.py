@@ -7,8 +7,8 @@
         print(result.stdout, result.fault, result.files)
 
 A *sandbox object* is a session: a workspace, limits and an image that outlive steps. Each call is a *step*: a fresh
-sandbox on that workspace. Files persist, processes do not. What happens to the code is returned as a result; an error
-is raised only when the code did not run.
+sandbox on that workspace. Files persist, processes do not, but for a `kernel()` that is asked for. What happens to the
+code is returned as a result; an error is raised only when the code did not run.
 """
 
 from __future__ import annotations
@@ -16,21 +16,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepbox._errors import EngineError, MountRefused, SandboxError, SessionLost, StepboxError
-from stepbox._results import ExecutionResult, FileChange, FileInfo, Limit, SandboxFault, Usage
+from stepbox._results import ExecutionResult, FileChange, FileInfo, Limit, RichResult, SandboxFault, Usage
 from stepbox._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from stepbox._async_sandbox import AsyncSandbox
+    from stepbox._kernel import AsyncKernel, Kernel
     from stepbox._sandbox import Sandbox, run_code
 
 __all__ = [
+    "AsyncKernel",
     "AsyncSandbox",
     "EngineError",
     "ExecutionResult",
     "FileChange",
     "FileInfo",
+    "Kernel",
     "Limit",
     "MountRefused",
+    "RichResult",
     "Sandbox",
     "SandboxError",
     "SandboxFault",
@@ -41,7 +45,13 @@ __all__ = [
 ]
 
 # gRPC takes longer to import than all the rest together: it waits for the first use of a name that needs it.
-_LATE = {"AsyncSandbox": "_async_sandbox", "Sandbox": "_sandbox", "run_code": "_sandbox"}
+_LATE = {
+    "AsyncKernel": "_kernel",
+    "AsyncSandbox": "_async_sandbox",
+    "Kernel": "_kernel",
+    "Sandbox": "_sandbox",
+    "run_code": "_sandbox",
+}
 
 
 def __getattr__(name: str) -> Any:

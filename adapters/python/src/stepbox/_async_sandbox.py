@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepbox import _cells as cells
 from stepbox import _operations as operations
 from stepbox import _options
 from stepbox._errors import SessionLost
+from stepbox._kernel import AsyncKernel
 from stepbox._session import Lease
 
 if TYPE_CHECKING:
@@ -165,6 +167,27 @@ class AsyncSandbox:
         options = operations.step_options(timeout_s, memory_mb, env, cwd, user, stdin, on_stdout, on_stderr)
         request = operations.run_request(argv, options)
         return await self._drive(lambda session: operations.step(session, request, on_stdout, on_stderr))
+
+    async def kernel(
+        self, *, memory_mb: int | None = None, env: Mapping[str, str] | None = None, cwd: HostPath | None = None
+    ) -> AsyncKernel:
+        """Starts a Python interpreter that stays: what one of its cells leaves in memory is there for the next.
+
+        It has a sandbox of its own, and shares nothing with other kernels and with steps but the workspace.
+
+        Args:
+            memory_mb: MiB for all of its life; None is the session's.
+            env: Added to the session's; the later wins.
+            cwd: In the sandbox; relative to `/workspace`.
+
+        Raises:
+            SandboxError: It could not start: `fault` says what the sandbox did to it, if it did something.
+            EngineError: The engine could not serve the call.
+            SessionLost: The session is gone.
+        """
+        session = self._lease.require()
+        facts = await session.engine.adrive(cells.start(session, memory_mb, env, cwd), session)
+        return AsyncKernel(session, facts)
 
     # ---- files of the workspace: as those of `Sandbox` ----
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from stepbox._pb import sandbox_pb2 as pb
-from stepbox._results import ExecutionResult, FileChange, FileStat, Limit, SandboxFault, Usage
+from stepbox._results import ExecutionResult, FileChange, FileStat, Limit, RichResult, SandboxFault, Usage
 from stepbox._shapes import decoded_path
 
 
@@ -21,7 +21,13 @@ def _word(enum: Any, value: int, prefix: str) -> str:
         return f"unknown_{value}"
 
 
-def result(message: pb.StepResult, stdout: bytes, stderr: bytes, files: Iterable[pb.FileChange]) -> ExecutionResult:
+def result(
+    message: pb.StepResult,
+    stdout: bytes,
+    stderr: bytes,
+    files: Iterable[pb.FileChange],
+    rich: list[RichResult] | None = None,
+) -> ExecutionResult:
     """A step's result; output and files are given apart because the reply may have carried only part of them."""
     return ExecutionResult(
         stdout_bytes=stdout,
@@ -34,11 +40,12 @@ def result(message: pb.StepResult, stdout: bytes, stderr: bytes, files: Iterable
         runtime_notes=list(message.runtime_notes),
         truncated_stdout=message.stdout.truncated,
         truncated_stderr=message.stderr.truncated,
+        results=rich or [],
         usage=usage(message.usage),
         limits=limits(message.limits),
         isolation=list(message.isolation),
         image_digest=message.image_digest,
-        start=_word(pb.Start, message.start, "START_") if message.start else None,
+        start=start(message.start),
         step_id=message.step_id,
         files_shared=message.files_shared,
         files_truncated=message.files_truncated,
@@ -48,6 +55,16 @@ def result(message: pb.StepResult, stdout: bytes, stderr: bytes, files: Iterable
         stdout_head_bytes=message.stdout.head_bytes,
         stderr_head_bytes=message.stderr.head_bytes,
     )
+
+
+def start(value: int) -> str | None:
+    """How a process came to be, or None where nothing was started."""
+    return None if value == pb.START_UNSPECIFIED else _word(pb.Start, value, "START_")
+
+
+def rich_result(message: pb.RichResult) -> RichResult:
+    """What a cell shows beside its output."""
+    return RichResult(data=dict(message.data), main=message.main)
 
 
 def fault(message: pb.Fault) -> SandboxFault:

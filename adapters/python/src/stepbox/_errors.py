@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepbox._results import ExecutionResult
+    from stepbox._results import ExecutionResult, SandboxFault
 
 
 class Violation(NamedTuple):
@@ -32,6 +32,7 @@ class SandboxError(StepboxError):
         violations: All mistakes found in the request, each with a `field` and a `message`.
         reason: A word to branch on: of a file call `not_found`, `is_directory`, `too_large` and so on; or None.
         result: The result that `ExecutionResult.check()` refused, or None.
+        fault: What the sandbox did to the interpreter of a kernel that could not start, or None.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class SandboxError(StepboxError):
         violations: Iterable[Violation] = (),
         reason: str | None = None,
         result: ExecutionResult | None = None,
+        fault: SandboxFault | None = None,
     ) -> None:
         super().__init__(message)
         self.violations: tuple[Violation, ...] = tuple(violations)
         self.reason = reason
         self.result = result
+        self.fault = fault
 
 
 class MountRefused(SandboxError):

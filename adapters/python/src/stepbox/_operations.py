@@ -14,7 +14,7 @@ from stepbox import _convert, _options, _shapes
 from stepbox._calls import Operation, Pull, Push, Unary
 from stepbox._errors import EngineError, MountRefused, SandboxError, SessionLost, StepboxError, Violation, refused
 from stepbox._pb import sandbox_pb2 as pb
-from stepbox._results import ExecutionResult, FileStat, Limit
+from stepbox._results import ExecutionResult, FileStat, Limit, RichResult
 
 QUEUE_S = 30.0  # the engine's `queue_timeout_s`
 GRACE_S = 5.0
@@ -138,7 +138,7 @@ def run_code_request(
     step, violations = options
     request = pb.RunCodeRequest(options=step)
     try:
-        request.code = _source(code)
+        request.code = checked_source(code)
     except _shapes.ShapeError as wrong:
         violations.append(Violation("code", str(wrong)))
     try:
@@ -170,7 +170,8 @@ def _judge_size(request: pb.RunCodeRequest | pb.RunRequest, violations: list[Vio
     )
 
 
-def _source(code: Any) -> str:
+def checked_source(code: Any) -> str:
+    """Source code as it travels."""
     source = _shapes.text(code)
     if "\0" in source:
         raise _shapes.ShapeError(f"holds a NUL character at {source.index(chr(0))}")
@@ -216,7 +217,7 @@ def step(
     deadline = QUEUE_S + GRACE_S + (timeout_s if 0 < timeout_s < 1e9 else 0)
     method = calls.RUN_CODE if isinstance(request, pb.RunCodeRequest) else calls.RUN
     reply = yield Unary(method, request, deadline)
-    return (yield from _complete(session, reply.result))
+    return (yield from complete(session, reply.result))
 
 
 def _streamed_step(
@@ -247,10 +248,12 @@ def _streamed_step(
     yield Pull(calls.RUN_STREAM, stream, take, None)
     if not results:
         raise EngineError("the engine ended the stream of a step without a result")
-    return (yield from _complete(session, results[-1]))
+    return (yield from complete(session, results[-1]))
 
 
-def _complete(session: SessionFacts, result: pb.StepResult) -> Operation[ExecutionResult]:
+def complete(
+    session: SessionFacts, result: pb.StepResult, rich: list[RichResult] | None = None
+) -> Operation[ExecutionResult]:
     """Fetches what a reply of bounded size could not carry, then lets the engine drop it."""
     stdout, stderr = result.stdout.data, result.stderr.data
     files = list(result.files)
@@ -274,7 +277,7 @@ def _complete(session: SessionFacts, result: pb.StepResult) -> Operation[Executi
             )
         except StepboxError:
             pass  # the result is whole, and the engine drops it by itself in a minute
-    return _convert.result(result, stdout, stderr, files)
+    return _convert.result(result, stdout, stderr, files, rich)
 
 
 def _rest_of_output(session: SessionFacts, step_id: str, stream: pb.Stream, first: pb.OutputStream) -> Operation[bytes]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stepbox._errors import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _REPR_LIMIT = 500
 
@@ -123,6 +126,24 @@ class Limit:
     enforced_by: str
 
 
+@dataclass(frozen=True)
+class RichResult:
+    """What a cell of a kernel shows beside its output, by the word of the code itself.
+
+    Attributes:
+        data: Bytes by media type.
+        main: This is the value of the cell's last expression.
+    """
+
+    data: Mapping[str, bytes]
+    main: bool = False
+
+    @property
+    def text(self) -> str:
+        """The `text/plain` of it, or an empty string."""
+        return self.data.get("text/plain", b"").decode("utf-8", "replace")
+
+
 @dataclass(frozen=True, repr=False)
 class ExecutionResult:
     """What came back from one step. `bool(result)` is `result.success`.
@@ -138,7 +159,9 @@ class ExecutionResult:
         runtime_notes: Sentences by the engine.
         truncated_stdout: More was written than was kept; `stdout_total_bytes` says how much.
         truncated_stderr: The same of standard error.
-        results: Rich results (mime bundles).
+        results: What a cell of a kernel shows beside its output; empty of a step.
+        start: How the process came to be: `cold`, `forked` or `forked_ahead`, or `kernel` for a cell; None:
+            nothing was started.
         usage: What the step used.
         limits: `memory`, `pids`, `cpu` and `workspace`: the value, and what holds it.
         isolation: The layers that were in force.
@@ -165,13 +188,14 @@ class ExecutionResult:
     runtime_notes: list[str] = field(default_factory=list)
     truncated_stdout: bool = False
     truncated_stderr: bool = False
-    results: tuple[Any, ...] = ()
+    results: list[RichResult] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     limits: dict[str, Limit] = field(default_factory=dict)
     isolation: list[str] = field(default_factory=list)
     image_digest: str = ""
     start: str | None = None
     step_id: str = ""
+    start: str | None = None
     files_shared: bool = False
     files_truncated: bool = False
     files_tracked: bool = True

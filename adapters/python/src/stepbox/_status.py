@@ -9,11 +9,13 @@ from google.protobuf.message import DecodeError, Message
 
 from stepbox._errors import FILE_ERRORS, EngineError, MountRefused, SandboxError, SessionLost, StepboxError, Violation
 from stepbox._pb import status_pb2
+from stepbox._results import SandboxFault
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # The words of an ErrorInfo that decide the class where the code alone does not.
 _MOUNT_REFUSED = "MOUNT_REFUSED"
 _NO_STEP = "NO_STEP"
+_NO_KERNEL = "NO_KERNEL"
 
 # The request was at fault, or the state that it met; the engine is well.
 _SANDBOX_CODES = frozenset({"INVALID_ARGUMENT", "FAILED_PRECONDITION", "ALREADY_EXISTS", "OUT_OF_RANGE", "ABORTED"})
@@ -48,9 +50,9 @@ def classify(code: str, text: str, status: bytes) -> StepboxError:
 
     if reason in FILE_ERRORS:
         return FILE_ERRORS[reason](message, reason=reason)
-    if code in _SANDBOX_CODES:
+    if code in _SANDBOX_CODES or reason == _NO_KERNEL:
         kind = MountRefused if reason == _MOUNT_REFUSED else SandboxError
-        return kind(message, violations=violations, reason=reason)
+        return kind(message, violations=violations, reason=reason, fault=_fault(info))
     if code == "NOT_FOUND" and reason != _NO_STEP:
         return SessionLost(message)
     hint = _HINTS.get(code)
@@ -59,6 +61,11 @@ def classify(code: str, text: str, status: bytes) -> StepboxError:
     delay = retry.retry_delay
     retry_after_s = delay.seconds + delay.nanos / 1e9 if retry.HasField("retry_delay") else None
     return EngineError(message, code=code, retry_after_s=retry_after_s)
+
+
+def _fault(info: status_pb2.ErrorInfo) -> SandboxFault | None:
+    kind = info.metadata.get("fault")
+    return SandboxFault(type=kind, message=info.metadata.get("fault_message", "")) if kind else None
 
 
 def _details(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes:

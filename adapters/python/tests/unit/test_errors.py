@@ -97,6 +97,14 @@ def test_a_file_error_is_ours_and_the_builtin_of_the_same_meaning(code, reason, 
     assert getattr(error, "errno", None) == number
 
 
+def test_a_kernel_that_could_not_start_bears_its_fault_and_one_that_is_not_there_is_no_lost_session():
+    failed = status_pb2.ErrorInfo(reason="KERNEL_NOT_STARTED", metadata={"fault": "oom", "fault_message": "too much"})
+    error = classify("FAILED_PRECONDITION", "the text", details(ErrorInfo=failed))
+    assert (type(error), error.reason, str(error.fault)) == (SandboxError, "KERNEL_NOT_STARTED", "oom: too much")
+    gone = classify("NOT_FOUND", "no kernel", details(ErrorInfo=status_pb2.ErrorInfo(reason="NO_KERNEL")))
+    assert (type(gone), gone.reason, gone.fault) == (SandboxError, "NO_KERNEL", None)
+
+
 def test_when_to_try_again_is_told():
     retry = status_pb2.RetryInfo()
     retry.retry_delay.seconds, retry.retry_delay.nanos = 1, 500_000_000

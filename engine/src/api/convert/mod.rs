@@ -2,6 +2,7 @@
 //! until someone decides what it means.
 
 pub mod file;
+pub mod kernel;
 pub mod result;
 pub mod session;
 pub mod spec;

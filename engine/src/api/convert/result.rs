@@ -69,11 +69,14 @@ pub fn result(result: &StepResult) -> (pb::StepResult, bool) {
     (reply, whole)
 }
 
-const fn start(start: Start) -> pb::Start {
+/// How a process came to be, to the wire.
+#[must_use]
+pub fn start(start: Start) -> pb::Start {
     match start {
         Start::Cold => pb::Start::Cold,
         Start::Forked => pb::Start::Forked,
         Start::ForkedAhead => pb::Start::ForkedAhead,
+        Start::Kernel => pb::Start::Kernel,
     }
 }
 

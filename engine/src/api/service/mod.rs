@@ -1,5 +1,6 @@
 //! The RPCs: each converts, calls the engine, and converts back.
 
+mod kernel;
 mod sandbox;
 mod step;
 mod stream;

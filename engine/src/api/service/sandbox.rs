@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::step;
 use super::stream::{self, Answers};
+use super::{kernel, step};
 use crate::api::backend::{Backend, WriteFile};
 use crate::api::convert::{self, session_id, step_id};
 use crate::api::host::HostInfo;
@@ -62,6 +62,7 @@ impl<B: Backend> SandboxService<B> {
 #[tonic::async_trait]
 impl<B: Backend> Sandbox for SandboxService<B> {
     type RunStreamStream = Answers<pb::RunStreamResponse>;
+    type RunCellStreamStream = Answers<pb::RunCellStreamResponse>;
     type FetchOutputStream = Answers<pb::FetchOutputResponse>;
     type ListChangesStream = Answers<pb::ListChangesResponse>;
     type ReadFileStream = Answers<pb::ReadFileResponse>;
@@ -208,6 +209,53 @@ impl<B: Backend> Sandbox for SandboxService<B> {
         } = request.into_inner();
         self.backend.release(&session_id(id)?, &step_id(step)?)?;
         Ok(Response::new(pb::ReleaseStepResponse {}))
+    }
+
+    async fn start_kernel(
+        &self,
+        request: Request<pb::StartKernelRequest>,
+    ) -> Result<Response<pb::StartKernelResponse>, Status> {
+        kernel::start(&self.backend, request.into_inner()).await
+    }
+
+    async fn run_cell(
+        &self,
+        request: Request<pb::RunCellRequest>,
+    ) -> Result<Response<pb::RunCellResponse>, Status> {
+        kernel::run(&self.backend, request.into_inner()).await
+    }
+
+    async fn run_cell_stream(
+        &self,
+        request: Request<pb::RunCellRequest>,
+    ) -> Result<Response<Self::RunCellStreamStream>, Status> {
+        let deadline = step::deadline(request.metadata());
+        let cell = convert::kernel::cell(request.into_inner())?;
+        // A session that is not there is told before the stream begins.
+        self.backend.session(&cell.0)?;
+        let stream = kernel::stream(self.backend.clone(), cell, deadline);
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn interrupt_kernel(
+        &self,
+        request: Request<pb::InterruptKernelRequest>,
+    ) -> Result<Response<pb::InterruptKernelResponse>, Status> {
+        kernel::interrupt(&self.backend, request.into_inner())
+    }
+
+    async fn restart_kernel(
+        &self,
+        request: Request<pb::RestartKernelRequest>,
+    ) -> Result<Response<pb::RestartKernelResponse>, Status> {
+        kernel::restart(&self.backend, request.into_inner()).await
+    }
+
+    async fn close_kernel(
+        &self,
+        request: Request<pb::CloseKernelRequest>,
+    ) -> Result<Response<pb::CloseKernelResponse>, Status> {
+        kernel::close(&self.backend, request.into_inner()).await
     }
 
     async fn write_file(

@@ -17,9 +17,9 @@ use crate::session::SessionError;
 use crate::spec::StepSpec;
 
 /// Events that wait for a slow client before the engine drops, and counts, more.
-const EVENTS_WAITING: usize = 64;
+pub(super) const EVENTS_WAITING: usize = 64;
 /// Messages that wait for the transport.
-const MESSAGES_WAITING: usize = 4;
+pub(super) const MESSAGES_WAITING: usize = 4;
 
 /// Runs a step to its end, in a task of its own: when the caller hangs up or its deadline passes this future is
 /// dropped, and what then remains is the task that stops the step.
@@ -52,7 +52,7 @@ pub(super) fn run_stream<B: Backend>(
             last = follow(&backend, &id, step, &out) => last,
             // The caller hung up: nobody listens, and dropping `follow` stops the step.
             () = out.closed() => return,
-            () = passed(deadline) => Err(with_reason(Code::DeadlineExceeded, "DEADLINE", "the deadline of the call passed")),
+            () = passed(deadline) => Err(too_late()),
         };
         // The caller may be gone by now, which is its own affair.
         let _ = out.send(last).await;
@@ -109,11 +109,20 @@ fn reply<B: Backend>(backend: &B, id: &str, result: StepResult) -> Result<pb::St
 
 /// Ends when the deadline passes; never where there is none. The transport itself bounds only the time to the first
 /// message of a stream.
-async fn passed(deadline: Option<Duration>) {
+pub(super) async fn passed(deadline: Option<Duration>) {
     match deadline {
         Some(after) => tokio::time::sleep(after).await,
         None => std::future::pending().await,
     }
+}
+
+/// What a stream ends with whose deadline has passed.
+pub(super) fn too_late() -> Status {
+    with_reason(
+        Code::DeadlineExceeded,
+        "DEADLINE",
+        "the deadline of the call passed",
+    )
 }
 
 /// The deadline of a call, as its `grpc-timeout` says: up to eight digits and a unit.

@@ -25,6 +25,7 @@ pub(super) mod number {
     pub(crate) const SETSID: usize = 112;
     pub(crate) const CAPSET: usize = 126;
     pub(crate) const PRCTL: usize = 157;
+    pub(crate) const FUTEX: usize = 202;
     pub(crate) const SCHED_SETAFFINITY: usize = 203;
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const KEYCTL: usize = 250;
@@ -53,6 +54,7 @@ pub(super) mod number {
     pub(crate) const GETPPID: usize = 173;
     pub(crate) const SENDMSG: usize = 211;
     pub(crate) const RECVMSG: usize = 212;
+    pub(crate) const FUTEX: usize = 98;
     pub(crate) const WAIT4: usize = 260;
     pub(crate) const CHDIR: usize = 49;
     pub(crate) const UMASK: usize = 166;

@@ -4,6 +4,7 @@
 mod call;
 pub mod memory;
 pub mod process;
+pub mod shared;
 pub mod socket;
 
 use core::ffi::CStr;

@@ -663,6 +663,122 @@ class ReleaseStepResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class KernelOptions(_message.Message):
+    __slots__ = ("memory_mb", "env", "cwd")
+    class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    CWD_FIELD_NUMBER: _ClassVar[int]
+    memory_mb: Cap
+    env: _containers.ScalarMap[str, str]
+    cwd: bytes
+    def __init__(self, memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[bytes] = ...) -> None: ...
+
+class StartKernelRequest(_message.Message):
+    __slots__ = ("session_id", "options")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    options: KernelOptions
+    def __init__(self, session_id: _Optional[str] = ..., options: _Optional[_Union[KernelOptions, _Mapping]] = ...) -> None: ...
+
+class StartKernelResponse(_message.Message):
+    __slots__ = ("kernel_id", "start")
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    kernel_id: str
+    start: Start
+    def __init__(self, kernel_id: _Optional[str] = ..., start: _Optional[_Union[Start, str]] = ...) -> None: ...
+
+class RunCellRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id", "code", "timeout_s")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    code: str
+    timeout_s: float
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ..., code: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class RunCellResponse(_message.Message):
+    __slots__ = ("result", "results")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    result: StepResult
+    results: _containers.RepeatedCompositeFieldContainer[RichResult]
+    def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ..., results: _Optional[_Iterable[_Union[RichResult, _Mapping]]] = ...) -> None: ...
+
+class RunCellStreamResponse(_message.Message):
+    __slots__ = ("started", "output", "result")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    started: StepStarted
+    output: OutputChunk
+    result: RunCellResponse
+    def __init__(self, started: _Optional[_Union[StepStarted, _Mapping]] = ..., output: _Optional[_Union[OutputChunk, _Mapping]] = ..., result: _Optional[_Union[RunCellResponse, _Mapping]] = ...) -> None: ...
+
+class RichResult(_message.Message):
+    __slots__ = ("data", "main")
+    class DataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MAIN_FIELD_NUMBER: _ClassVar[int]
+    data: _containers.ScalarMap[str, bytes]
+    main: bool
+    def __init__(self, data: _Optional[_Mapping[str, bytes]] = ..., main: bool = ...) -> None: ...
+
+class InterruptKernelRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ...) -> None: ...
+
+class InterruptKernelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RestartKernelRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ...) -> None: ...
+
+class RestartKernelResponse(_message.Message):
+    __slots__ = ("start",)
+    START_FIELD_NUMBER: _ClassVar[int]
+    start: Start
+    def __init__(self, start: _Optional[_Union[Start, str]] = ...) -> None: ...
+
+class CloseKernelRequest(_message.Message):
+    __slots__ = ("session_id", "kernel_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    kernel_id: str
+    def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ...) -> None: ...
+
+class CloseKernelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class WriteFileRequest(_message.Message):
     __slots__ = ("session_id", "path", "data", "mode")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]

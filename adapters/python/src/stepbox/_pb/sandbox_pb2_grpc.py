@@ -89,6 +89,36 @@ class SandboxStub(object):
                 request_serializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepRequest.SerializeToString,
                 response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepResponse.FromString,
                 _registered_method=True)
+        self.StartKernel = channel.unary_unary(
+                '/stepbox.v1.Sandbox/StartKernel',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.StartKernelRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.StartKernelResponse.FromString,
+                _registered_method=True)
+        self.RunCell = channel.unary_unary(
+                '/stepbox.v1.Sandbox/RunCell',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellResponse.FromString,
+                _registered_method=True)
+        self.RunCellStream = channel.unary_stream(
+                '/stepbox.v1.Sandbox/RunCellStream',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellStreamResponse.FromString,
+                _registered_method=True)
+        self.InterruptKernel = channel.unary_unary(
+                '/stepbox.v1.Sandbox/InterruptKernel',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.InterruptKernelRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.InterruptKernelResponse.FromString,
+                _registered_method=True)
+        self.RestartKernel = channel.unary_unary(
+                '/stepbox.v1.Sandbox/RestartKernel',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.RestartKernelRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RestartKernelResponse.FromString,
+                _registered_method=True)
+        self.CloseKernel = channel.unary_unary(
+                '/stepbox.v1.Sandbox/CloseKernel',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.CloseKernelRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.CloseKernelResponse.FromString,
+                _registered_method=True)
         self.WriteFile = channel.stream_unary(
                 '/stepbox.v1.Sandbox/WriteFile',
                 request_serializer=stepbox_dot_v1_dot_sandbox__pb2.WriteFileRequest.SerializeToString,
@@ -208,6 +238,55 @@ class SandboxServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartKernel(self, request, context):
+        """Starts a Python interpreter in a sandbox of its own, for as long as the session lives: a kernel. It has the session's
+        limits, and shares nothing but the workspace with other kernels and with steps. At most 16 of a session. Where it
+        cannot start the status is FAILED_PRECONDITION, KERNEL_NOT_STARTED, and the ErrorInfo bears `fault` and
+        `fault_message`, if there is a fault.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunCell(self, request, context):
+        """Runs a cell. The cells of one kernel run one after the other, in the order of their calls. An exception, `sys.exit`
+        or an interrupt ends the cell; a fault, or the end of the interpreter, ends the kernel with it, and calls after that
+        are FAILED_PRECONDITION, KERNEL_ENDED, with what ended it. A client that hangs up, or whose deadline passes, cancels
+        the cell, and with it the kernel; a cell that still waits for its turn is only taken from the queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunCellStream(self, request, context):
+        """The same, with output chunks in the order in which they were read, then the result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InterruptKernel(self, request, context):
+        """Raises KeyboardInterrupt in the cell that runs; what is in memory stays. Without such a cell it does nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestartKernel(self, request, context):
+        """Ends the interpreter, and starts another one with the same options under the same id. A cell that runs is cancelled,
+        those that wait are refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseKernel(self, request, context):
+        """Ends a kernel. Closing the session does that too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WriteFile(self, request_iterator, context):
         """The first message names the file; all of them may carry data. The file appears whole or not at all. Parents are made.
         """
@@ -315,6 +394,36 @@ def add_SandboxServicer_to_server(servicer, server):
                     servicer.ReleaseStep,
                     request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepRequest.FromString,
                     response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepResponse.SerializeToString,
+            ),
+            'StartKernel': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartKernel,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.StartKernelRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.StartKernelResponse.SerializeToString,
+            ),
+            'RunCell': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunCell,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellResponse.SerializeToString,
+            ),
+            'RunCellStream': grpc.unary_stream_rpc_method_handler(
+                    servicer.RunCellStream,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.RunCellStreamResponse.SerializeToString,
+            ),
+            'InterruptKernel': grpc.unary_unary_rpc_method_handler(
+                    servicer.InterruptKernel,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.InterruptKernelRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.InterruptKernelResponse.SerializeToString,
+            ),
+            'RestartKernel': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartKernel,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RestartKernelRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.RestartKernelResponse.SerializeToString,
+            ),
+            'CloseKernel': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseKernel,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.CloseKernelRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.CloseKernelResponse.SerializeToString,
             ),
             'WriteFile': grpc.stream_unary_rpc_method_handler(
                     servicer.WriteFile,
@@ -654,6 +763,168 @@ class Sandbox(object):
             '/stepbox.v1.Sandbox/ReleaseStep',
             stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepRequest.SerializeToString,
             stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartKernel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/StartKernel',
+            stepbox_dot_v1_dot_sandbox__pb2.StartKernelRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.StartKernelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunCell(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/RunCell',
+            stepbox_dot_v1_dot_sandbox__pb2.RunCellRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.RunCellResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunCellStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/RunCellStream',
+            stepbox_dot_v1_dot_sandbox__pb2.RunCellRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.RunCellStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InterruptKernel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/InterruptKernel',
+            stepbox_dot_v1_dot_sandbox__pb2.InterruptKernelRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.InterruptKernelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartKernel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/RestartKernel',
+            stepbox_dot_v1_dot_sandbox__pb2.RestartKernelRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.RestartKernelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseKernel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/CloseKernel',
+            stepbox_dot_v1_dot_sandbox__pb2.CloseKernelRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.CloseKernelResponse.FromString,
             options,
             channel_credentials,
             insecure,
