@@ -52,6 +52,9 @@ impl Warm {
         if !spec.preload.is_empty() {
             booted.extend(environment::one_thread());
         }
+        let mut prefixes = interpreter.prefixes.clone();
+        prefixes.sort();
+        prefixes.dedup_by(|later, earlier| later.starts_with(&*earlier));
         Some(Self {
             templates,
             key: TemplateKey {
@@ -61,6 +64,7 @@ impl Warm {
             },
             program: Program {
                 executable: interpreter.executable.clone(),
+                prefixes,
                 environment: booted.into_iter().collect(),
             },
             environment: build(&spec.limits, &spec.env),
