@@ -119,6 +119,8 @@ fn fall(fork: &Fork<'_>) -> Result<(), (Place, Errno)> {
     process::drop_capabilities(fork.users).map_err(at(Place::Capabilities))?;
     let filters = filters().ok_or((Place::Filter, EINVAL))?;
     let listener = process::load_filter(filters.step, true).map_err(at(Place::Filter))?;
+    // Init can be told of this process only when it is its child.
+    process::await_adoption();
     tell(CONTROL, Word::Ready(process::number()), Some(listener)).map_err(at(Place::Filter))?;
     close(listener);
     Ok(())

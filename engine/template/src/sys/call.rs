@@ -13,11 +13,13 @@ pub(super) mod number {
     pub(crate) const MMAP: usize = 9;
     pub(crate) const MUNMAP: usize = 11;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
+    pub(crate) const SCHED_YIELD: usize = 24;
     pub(crate) const GETPID: usize = 39;
     pub(crate) const SENDMSG: usize = 46;
     pub(crate) const RECVMSG: usize = 47;
     pub(crate) const WAIT4: usize = 61;
     pub(crate) const CHDIR: usize = 80;
+    pub(crate) const GETPPID: usize = 110;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETSID: usize = 112;
     pub(crate) const CAPSET: usize = 126;
@@ -44,7 +46,9 @@ pub(super) mod number {
     pub(crate) const MMAP: usize = 222;
     pub(crate) const MUNMAP: usize = 215;
     pub(crate) const RT_SIGPROCMASK: usize = 135;
+    pub(crate) const SCHED_YIELD: usize = 124;
     pub(crate) const GETPID: usize = 172;
+    pub(crate) const GETPPID: usize = 173;
     pub(crate) const SENDMSG: usize = 211;
     pub(crate) const RECVMSG: usize = 212;
     pub(crate) const WAIT4: usize = 260;

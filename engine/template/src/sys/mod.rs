@@ -168,7 +168,12 @@ fn poll<const N: usize>(wanted: [Fd; N], limit: Option<&[u64; 2]>) -> Answer<[bo
         .map_or(0, |limit| limit.as_mut_ptr() as usize);
     loop {
         // SAFETY: an array of the kernel's structure and its length, a time of two words or none, and no mask.
-        let done = unsafe { call(number::PPOLL, [polled.as_mut_ptr() as usize, N, limit, 0, 0]) };
+        let done = unsafe {
+            call(
+                number::PPOLL,
+                [polled.as_mut_ptr() as usize, N, limit, 0, 0],
+            )
+        };
         match done {
             Ok(_) => return Ok(polled.map(|fd| fd.found != 0)),
             Err(EINTR) => {}

@@ -303,6 +303,15 @@ pub fn enter(namespace: Fd) -> Answer<()> {
     unsafe { call(number::SETNS, [namespace.0 as usize, 0]) }.map(drop)
 }
 
+/// Waits until the process that forked this one, which has nothing else to do, is gone, and pid 1 is the parent.
+pub fn await_adoption() {
+    // SAFETY: no argument.
+    while unsafe { call(number::GETPPID, []) } != Ok(1) {
+        // SAFETY: no argument.
+        let _ = unsafe { call(number::SCHED_YIELD, []) };
+    }
+}
+
 /// The number of this process in its own pid namespace.
 pub fn number() -> u32 {
     // SAFETY: no argument; it cannot fail.
