@@ -45,8 +45,6 @@ class Main:
         self.os = os
         self.gc = gc
         self.module = type(sys)
-        self.loader = type(sys.modules["__main__"].__loader__)
-        self.known = set(sys.modules)
         self.path = list(sys.path[1:])
 
     def surroundings(self, environment):
@@ -57,16 +55,32 @@ class Main:
         for name, value in pairs.items():
             if os.environb.get(name) != value:
                 os.environb[name] = value
-        listed = pairs.get(b"PYTHONPATH", b"")
-        sys.path[:] = [
-            SCRIPT.rpartition("/")[0],
-            *[os.fsdecode(place) for place in listed.split(b":") if place],
-            *self.path,
-        ]
+        # In the order in which they were given.
+        os.environ._data.clear()
+        os.environ._data.update(pairs)
+        self.places(pairs)
         if b"TZ" in pairs:
             import time
 
             time.tzset()
+
+    def places(self, pairs):
+        """The way of `site`: absolute, and each once."""
+        os = self.os
+        listed = pairs.get(b"PYTHONPATH", b"")
+        own = [os.path.abspath(os.fsdecode(place)) for place in listed.split(b":")] if listed else []
+        sys.path[:] = dict.fromkeys([SCRIPT.rpartition("/")[0], *own, *self.path])
+        return own
+
+    def customize(self, own):
+        """An interpreter that starts imports this where it is there."""
+        for place in own:
+            for name in ("sitecustomize", "sitecustomize.py"):
+                if self.os.access(f"{place}/{name}", 0):
+                    import site
+
+                    site.execsitecustomize()
+                    return
 
     def reseed(self):
         fresh = self.os.urandom
@@ -87,105 +101,14 @@ class Main:
             modules["torch"].manual_seed(int.from_bytes(fresh(8), "little") >> 1)
 
     def fresh_main(self):
+        """The interpreter adds the name of the file and the loader when it runs it."""
         main = self.module("__main__")
         scope = main.__dict__
-        scope["__file__"] = SCRIPT
-        scope["__cached__"] = None
-        scope["__builtins__"] = sys.modules["builtins"]
-        scope["__loader__"] = self.loader("__main__", SCRIPT)
         if sys.version_info < (3, 14):
             scope["__annotations__"] = {}
+        scope["__builtins__"] = sys.modules["builtins"]
         sys.modules["__main__"] = main
         return scope
-
-    def run(self, source, scope):
-        """Runs the code; gives the exit code, or none where it was interrupted."""
-        try:
-            exec(compile(source, SCRIPT, "exec", dont_inherit=True), scope)
-        except SystemExit as error:
-            return self.exit_code(error.code)
-        except BaseException as error:
-            self.show(error)
-            return None if isinstance(error, KeyboardInterrupt) else 1
-        return 0
-
-    def exit_code(self, code):
-        if code is None:
-            return 0
-        if isinstance(code, int):
-            return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
-        self.flush(sys.stdout)
-        try:
-            sys.stderr.write(f"{code}\n")
-        except BaseException:
-            pass
-        return 1
-
-    def show(self, error):
-        # The first entry is the call above.
-        traceback = error.__traceback__ and error.__traceback__.tb_next
-        error = error.with_traceback(traceback)
-        self.flush(sys.stdout)
-        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
-        if sys.version_info >= (3, 12):
-            sys.last_exc = error
-        try:
-            sys.excepthook(type(error), error, traceback)
-        except SystemExit:
-            raise
-        except BaseException as worse:
-            sys.stderr.write("Error in sys.excepthook:\n")
-            sys.__excepthook__(type(worse), worse, worse.__traceback__)
-            sys.stderr.write("\nOriginal exception was:\n")
-            sys.__excepthook__(type(error), error, traceback)
-
-    def flush(self, stream):
-        try:
-            stream.flush()
-        except BaseException:
-            return False
-        return True
-
-    def finish(self, scope, code):
-        """Ends as an interpreter does, as far as a program can tell: threads, exit handlers, finalizers, streams."""
-        if "threading" in sys.modules:
-            try:
-                sys.modules["threading"]._shutdown()
-            except BaseException as error:
-                self.show(error)
-        import atexit
-
-        atexit._run_exitfuncs()
-        flushed = self.flush(sys.stdout) if sys.stdout is not None else True
-        if sys.stderr is not None:
-            self.flush(sys.stderr)
-        self.clear(scope)
-        modules = sys.modules
-        for name in reversed([name for name in list(modules) if name not in self.known]):
-            module = modules.get(name)
-            if isinstance(module, self.module) and name != "builtins" and name != "sys":
-                self.clear(module.__dict__)
-        self.gc.collect()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                self.flush(stream)
-        return code if flushed else 120
-
-    def clear(self, scope):
-        names = [name for name in scope if isinstance(name, str) and name != "__builtins__"]
-        # The private ones first, as the interpreter does.
-        for private in (True, False):
-            for name in names:
-                if (name[0:1] == "_" and name[1:2] != "_") == private:
-                    scope[name] = None
-
-    def end(self, code):
-        if code is None:
-            import signal
-
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            self.os.kill(self.os.getpid(), signal.SIGINT)
-        self.os._exit(code if code is not None else 130)
 
 
 def rehearse(main):
@@ -193,9 +116,9 @@ def rehearse(main):
     longer than the step does. What it leaves is taken back."""
     known = set(sys.modules)
     scope = main.fresh_main()
-    main.run(b"import sys\nprint(1)\n", scope)
-    main.flush(sys.stdout)
-    main.clear(scope)
+    exec(compile(b"import sys\nprint(1)\n", SCRIPT, "exec", dont_inherit=True), scope)
+    sys.stdout.flush()
+    scope.clear()
     main.gc.collect()
     for name in set(sys.modules) - known:
         del sys.modules[name]
@@ -236,17 +159,22 @@ def live():
     main.reseed()
     if not native.asked():
         rehearse(main)
-    scope = main.fresh_main()
-    source, arguments, environment = native.wait()
+    main.fresh_main()
+    arguments, environment = native.wait()
     if environment != expected:
         main.surroundings(environment)
+    # What is relative is so to the step's own directory.
+    main.customize(main.places(dict(zip(environment[::2], environment[1::2]))))
     sys.argv = [os.fsdecode(argument) for argument in arguments[1:]]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = [os.fsdecode(argument) for argument in arguments]
-    code = main.run(source, scope)
-    del source
-    code = main.finish(scope, code)
-    main.end(code)
+    return native
 
 
-live()
+def hand_over(native):
+    """When a script has ended, the interpreter flushes the standard error stream, and at that instant no frame of the script
+    is left: there the code begins, as if it had been the script."""
+    sys.stderr = type("HandOver", (), {"flush": native.run})()
+
+
+hand_over(live())

@@ -29,7 +29,29 @@ unsafe extern "C" {
     fn PyErr_Occurred() -> Object;
     fn PyErr_SetString(kind: Object, text: *const c_char);
     static PyExc_OSError: Object;
+    static PyExc_KeyboardInterrupt: Object;
+    fn PySys_GetObject(name: *const c_char) -> Object;
+    fn PySys_SetObject(name: *const c_char, value: Object) -> c_int;
+    fn Py_LeaveRecursiveCall();
+    fn PyRun_SimpleFileExFlags(
+        file: *mut c_void,
+        name: *const c_char,
+        close: c_int,
+        flags: *mut c_void,
+    ) -> c_int;
+    fn Py_FinalizeEx() -> c_int;
 }
+
+// The library's own.
+unsafe extern "C" {
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void;
+    fn exit(code: c_int) -> !;
+    fn raise(number: c_int) -> c_int;
+    fn signal(number: c_int, handler: usize) -> usize;
+}
+
+const INTERRUPT: c_int = 2;
+const DEFAULT_HANDLER: usize = 0;
 
 #[repr(C)]
 struct MethodDefinition {
@@ -77,12 +99,13 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 6] = [
+static mut METHODS: [MethodDefinition; 7] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, ONE_ARGUMENT),
     method(c"asked", asked, NO_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
     method(c"refuse", refuse, ONE_ARGUMENT),
+    method(c"run", run, NO_ARGUMENT),
     END,
 ];
 
@@ -141,6 +164,48 @@ extern "C" fn refuse(_module: Object, text: Object) -> Object {
         None => null_mut(),
     }
 }
+
+/// Runs the code, and ends the process, as the interpreter does with the script that it is given: it is the interpreter that
+/// reads the file, shows an exception, hears of an exit, waits for threads, calls exit handlers and takes modules apart.
+///
+/// It is called in place of the flush of the standard error stream that follows a script, which is `boot.py`: where no frame
+/// is below.
+extern "C" fn run(_module: Object, _nothing: Object) -> Object {
+    // SAFETY: the name is a C string; what is given back is the interpreter's, which sets it again.
+    unsafe { PySys_SetObject(c"stderr".as_ptr(), PySys_GetObject(c"__stderr__".as_ptr())) };
+    // The call of this function was counted. Nothing returns to it.
+    // SAFETY: there is a call to be taken back.
+    unsafe { Py_LeaveRecursiveCall() };
+    // SAFETY: both are C strings.
+    let file = unsafe { fopen(SCRIPT.as_ptr(), c"rb".as_ptr()) };
+    if file.is_null() {
+        // As the interpreter says that it cannot open its script.
+        crate::sys::process::exit(2);
+    }
+    // SAFETY: an open file, which the interpreter closes, and its name; no flags are none.
+    let failed = unsafe { PyRun_SimpleFileExFlags(file, SCRIPT.as_ptr(), 1, null_mut()) } != 0;
+    // SAFETY: a look at what the interpreter notes of an exception that nobody caught, by the name that it has.
+    let interrupted =
+        failed && unsafe { PySys_GetObject(c"last_type".as_ptr()) == PyExc_KeyboardInterrupt };
+    // SAFETY: nothing of the interpreter's is used after this.
+    let unflushed = unsafe { Py_FinalizeEx() } < 0;
+    if interrupted {
+        // SAFETY: no pointer.
+        unsafe { signal(INTERRUPT, DEFAULT_HANDLER) };
+        // SAFETY: no pointer; the code may have blocked it.
+        unsafe { raise(INTERRUPT) };
+    }
+    let code = match (interrupted, unflushed) {
+        (true, _) => 130,
+        (false, true) => 120,
+        (false, false) => c_int::from(failed),
+    };
+    // SAFETY: no pointer. What C libraries registered for the end is run.
+    unsafe { exit(code) }
+}
+
+/// The file of the code.
+const SCRIPT: &CStr = c"/run/stepbox/main.py";
 
 fn number(object: Object) -> Option<u32> {
     // SAFETY: the interpreter hands over an object; one that is no number sets an exception.
