@@ -24,24 +24,26 @@ class Started:
 
     def py(self, code, **options):
         """Runs a step. One that was started in another way counts for nothing: the workspace is emptied, and it is run anew."""
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 60
+        pause = 0.01
         while True:
-            self.prime()
+            self.prime(pause)
             result = self.sandbox.run_code(code, **options)
             if result.start == self.start:
                 return result
             assert time.monotonic() < limit, f"no step was started {self.start}"
             self.empty()
-
-    def prime(self):
-        """Makes it likely that the next step is started as it should be."""
-        if self.start == "forked_ahead":
-            warm(self.sandbox)
-        elif self.start == "forked":
             warm(self.sandbox, FORKS)
+            pause *= 2
+
+    def prime(self, pause):
+        """Makes it likely that the next step is started as it should be."""
+        if self.start == "cold":
+            return
+        if self.start == "forked":
             # After a program nothing is forked ahead.
-            for _ in range(2):
-                self.sandbox.run(["true"])
+            self.sandbox.run(["true"])
+        time.sleep(pause)
 
     def empty(self):
         assert self.sandbox.run(["find", "/workspace", "-mindepth", "1", "-delete"]).success
@@ -61,4 +63,6 @@ def started(start, **options):
     if start == "cold":
         options["prewarm"] = 0
     with stepbox.Sandbox(**options) as sandbox:
+        if start != "cold":
+            warm(sandbox)
         yield Started(sandbox, start)
