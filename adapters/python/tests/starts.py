@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import stepbox
 
@@ -33,8 +34,16 @@ class Started:
                 return result
             assert time.monotonic() < limit, f"no step was started {self.start}"
             self.empty()
-            warm(self.sandbox, FORKS)
+            if self.start == "forked_ahead" or result.start == "cold":
+                warm(self.sandbox)
+            else:
+                self.use_up()
             pause *= 2
+
+    def use_up(self):
+        """Runs programs in as many sandboxes as may be ready, so that none is left in which something was forked ahead."""
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: self.sandbox.run(["sleep", "0.1"]), range(4)))
 
     def prime(self, pause):
         """Makes it likely that the next step is started as it should be."""

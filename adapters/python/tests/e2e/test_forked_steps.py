@@ -208,7 +208,7 @@ case("threads", "import threading, os\nm = threading.main_thread()\nprint(m.name
 case("main thread of a fork", "import threading, os\np = os.fork()\nif p: os.waitpid(p, 0)\nprint(threading.main_thread().name, threading.current_thread() is threading.main_thread(), threading.current_thread().native_id == os.getpid(), flush=True)")
 case("mounts", "import re\nfor line in open('/proc/self/mountinfo'):\n    f = line.split(); i = f.index('-')\n    print(re.sub('[0-9a-f]{8,}', 'X', f[4]), f[5], f[i + 1])")
 case("files that it has", "import os\nfor d in ('/', '/tmp', '/var/tmp', '/dev/shm', '/run', '/run/stepbox', os.path.expanduser('~'), '/workspace', '/dev'):\n    print(d, sorted(os.listdir(d)), oct(os.stat(d).st_mode), os.stat(d).st_uid)")
-case("namespaces", "import os\nprint(sorted(os.listdir('/proc/self/ns')), os.readlink('/proc/self/ns/pid') == os.readlink('/proc/1/ns/pid'), os.readlink('/proc/self/ns/pid') == os.readlink('/proc/self/ns/pid_for_children'), [os.readlink(f'/proc/self/ns/{n}') == os.readlink(f'/proc/1/ns/{n}') for n in ('mnt', 'net', 'ipc', 'uts', 'user', 'cgroup')])")
+case("namespaces", "import os\nprint(sorted(os.listdir('/proc/self/ns')), os.readlink('/proc/self/ns/pid') == os.readlink('/proc/self/ns/pid_for_children'))\ntry: os.readlink('/proc/1/ns/pid')\nexcept OSError as e: print(e.strerror)")
 case("keys", "import ctypes\nl = ctypes.CDLL(None, use_errno=True)\nprint(l.syscall(250, 0, -3, 0), ctypes.get_errno())")
 case("time zone", "import time\nprint(time.tzname, time.strftime('%H:%M %Z', time.localtime(0)))", env={"TZ": "Asia/Tokyo"})
 case("a time zone that is set late", "import os, time\nos.environ['TZ'] = 'America/New_York'; time.tzset()\nprint(time.strftime('%H:%M %Z', time.localtime(0)))")
