@@ -68,8 +68,8 @@ test-vm: setup ## run steps as an ordinary user of a systemd host with cgroup v2
 soak: setup test-vm ## 10,000 steps in a row, and the virtual machine
 	$(BIN)/python tests/soak.py
 
-bench: setup ## times of calls, beside a plain subprocess and bubblewrap
-	$(BIN)/python tests/perf/bench.py
+bench: setup ## times of calls, beside a plain subprocess and bubblewrap; BENCH=--quick is short
+	$(BIN)/python tests/perf/bench.py $(BENCH)
 
 clean: ## remove what was built and installed
 	rm -rf target/debug target/release $(VENV) demo-output examples/data/generated

@@ -21,7 +21,7 @@ for folder in "$@"; do
         "$bin/mypy" --no-error-summary
     )
 done
-for folder in examples tests; do
+for folder in engine/src/bytecode examples tests; do
     "$bin/ruff" check --quiet "$folder"
     "$bin/ruff" format --check --quiet "$folder"
 done

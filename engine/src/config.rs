@@ -23,7 +23,10 @@ pub const ENVIRONMENT: [(&str, &str); 7] = [
         "where private workspaces and, without XDG_RUNTIME_DIR, the socket are",
     ),
     ("XDG_RUNTIME_DIR", "where the socket is"),
-    ("XDG_CACHE_HOME", "its stepbox directory is the engine's"),
+    (
+        "XDG_CACHE_HOME",
+        "its stepbox directory is the engine's: bytecode is kept in it",
+    ),
     ("XDG_CONFIG_HOME", "its stepbox directory is the engine's"),
     ("XDG_DATA_HOME", "its stepbox directory is the engine's"),
 ];
@@ -63,6 +66,14 @@ impl Environment {
     #[must_use]
     pub fn temp_dir(&self) -> &Path {
         self.temp.as_deref().unwrap_or(Path::new("/tmp"))
+    }
+
+    /// Where the user's engines keep what can be made again. None: no home is known.
+    #[must_use]
+    pub fn cache_dir(&self) -> Option<PathBuf> {
+        let home = || self.home.as_ref().map(|home| home.join(".cache"));
+        let base = self.cache.clone().or_else(home);
+        base.map(|base| base.join("stepbox"))
     }
 
     /// The engine's own directories, whether they exist or not: no sandbox may see them.

@@ -3,6 +3,7 @@
 //! The rooms, and which may know which, are in this crate's `README.md`; `tests/rooms.rs` keeps them apart.
 
 pub mod api;
+pub mod bytecode;
 pub mod cli;
 pub mod config;
 pub mod launcher;

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sampling import Series
 
-_HEAD = ("work", "by", "n", "p50", "p95", "min", "x bwrap", "x plain", "target", "")
+_HEAD = ("work", "by", "n", "p50", "p95", "min", "x bwrap", "x plain", "")
+_NUMBERS = range(2, 8)
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,23 @@ class Target:
 
 @dataclass
 class Row:
-    """One line; times in seconds."""
+    """One line. Without a value it says in its note why there is none."""
 
     work: str
     contender: str
-    count: int
-    p50: float
-    p95: float
-    least: float
-    of_bwrap: float | None
-    of_plain: float | None
+    unit: str = "s"
+    count: int | None = None
+    p50: float | None = None
+    p95: float | None = None
+    least: float | None = None
+    of_bwrap: float | None = None
+    of_plain: float | None = None
+    note: str = ""
+    failed: bool = False
     target: str = ""
     met: bool | None = None
+    starts: dict[str, int] = field(default_factory=dict)
+    headline: bool = False
 
 
 @dataclass
@@ -68,32 +74,64 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     facts: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, group: Sequence[Series], target: Target | None = None) -> None:
-        """Adds the contenders at one kind of work; the target is that of the first."""
-        medians = {series.contender: series.quantile(0.5) for series in group}
-        for index, series in enumerate(group):
-            median = medians[series.contender]
-            row = Row(
-                work=series.work,
-                contender=series.contender,
-                count=len(series.samples),
-                p50=median,
-                p95=series.quantile(0.95),
-                least=min(series.samples),
-                of_bwrap=_ratio(median, medians.get("bwrap")),
-                of_plain=_ratio(median, medians.get("plain")),
-            )
-            if index == 0 and target is not None:
-                row.target = target.words()
-                row.met = target.met(row)
+    def add(
+        self,
+        group: Sequence[Series],
+        *,
+        against: Mapping[str, float] | None = None,
+        targets: Mapping[str, Target] | None = None,
+        notes: Mapping[str, str] | None = None,
+        headline: bool = False,
+    ) -> dict[str, float]:
+        """Adds the contenders at one kind of work.
+
+        Args:
+            group: Their times.
+            against: Medians of the others at the same work elsewhere in this run, for those who are not in the group.
+            targets: By contender.
+            notes: By contender.
+            headline: The chart shows it.
+
+        Returns:
+            The medians by contender, for other groups to be set against.
+        """
+        medians = {series.contender: series.quantile(0.5) for series in group if _measured(series)}
+        bases = {**(against or {}), **medians}
+        for series in group:
+            row = Row(work=series.work, contender=series.contender, headline=headline)
+            if series.failure is not None:
+                row.failed = not series.unsuited
+                times = f", {len(series.failures)} calls" if len(series.failures) > 1 else ""
+                row.note = f"{'failed' if row.failed else 'skipped'}{times}: {series.failure}"
+            elif series.samples:
+                _measure(row, series, bases)
+                row.note = (notes or {}).get(series.contender, "")
+                if series.slow:
+                    row.note = _and("slow: fewer calls", row.note)
+                target = (targets or {}).get(series.contender)
+                if target is not None:
+                    row.target, row.met = target.words(), target.met(row)
             self.rows.append(row)
+        return bases
+
+    def value(self, work: str, contender: str, unit: str, value: float, note: str = "") -> None:
+        """Adds a line of one number that is no time."""
+        self.rows.append(Row(work=work, contender=contender, unit=unit, p50=value, note=note))
+
+    def skip(self, work: str, why: str, contender: str = "stepbox") -> None:
+        """Adds a line that says why there are no numbers."""
+        self.rows.append(Row(work=work, contender=contender, note=f"skipped: {why}"))
 
     def note(self, name: str, value: str) -> None:
         """Adds a line below the table."""
         self.facts.append((name, value))
 
+    def failed(self, contender: str) -> bool:
+        """Whether a call of that contender went wrong."""
+        return any(row.failed for row in self.rows if row.contender.split()[0] == contender)
+
     def text(self) -> str:
-        """The table, and what is not a time below it."""
+        """The table, and what belongs to no row below it."""
         lines = [_HEAD, *(_cells(row) for row in self.rows)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
         table = []
@@ -106,7 +144,7 @@ class Report:
                 table.append("")
             last = line[0]
             shown = [
-                cell.rjust(width) if 2 <= column <= 7 else cell.ljust(width)
+                cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
                 for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ]
             table.append("  ".join(shown).rstrip())
@@ -131,12 +169,47 @@ def host() -> dict[str, object]:
     }
 
 
+def figure(value: float | None, unit: str) -> str:
+    """A value as people read it."""
+    if value is None:
+        return ""
+    if unit == "s":
+        return f"{value * 1000:.2f} ms" if value < 10 else f"{value:.1f} s"
+    return f"{value:.2f}{unit}" if unit == "x" else f"{value:,.0f} {unit}".rstrip()
+
+
+def shares(starts: Mapping[str, int]) -> str:
+    """How steps were started, most frequent first."""
+    total = sum(starts.values())
+    return ", ".join(
+        f"{name} {100 * count / total:.0f} %" for name, count in sorted(starts.items(), key=lambda each: -each[1])
+    )
+
+
+def _measured(series: Series) -> bool:
+    return series.failure is None and bool(series.samples)
+
+
+def _measure(row: Row, series: Series, bases: Mapping[str, float]) -> None:
+    median = series.quantile(0.5)
+    row.count = len(series.samples)
+    row.p50, row.p95, row.least = median, series.quantile(0.95), min(series.samples)
+    row.of_bwrap, row.of_plain = _ratio(median, bases.get("bwrap")), _ratio(median, bases.get("plain"))
+    row.starts = dict(series.starts)
+
+
 def _ratio(value: float, base: float | None) -> float | None:
     return value / base if base else None
 
 
+def _and(first: str, second: str) -> str:
+    return "; ".join(part for part in (first, second) if part)
+
+
 def _cells(row: Row) -> tuple[str, ...]:
-    met = {None: "", True: "met", False: "missed"}[row.met]
-    times = [f"{seconds * 1000:.2f} ms" for seconds in (row.p50, row.p95, row.least)]
     ratios = ["" if ratio is None else f"{ratio:.2f}" for ratio in (row.of_bwrap, row.of_plain)]
-    return (row.work, row.contender, str(row.count), *times, *ratios, row.target, met)
+    figures = [figure(value, row.unit) for value in (row.p50, row.p95, row.least)]
+    met = {None: "", True: ": met", False: ": missed"}[row.met]
+    aim = f"target {row.target}{met}" if row.target else ""
+    note = _and(_and(aim, shares(row.starts) if row.starts else ""), row.note)
+    return (row.work, row.contender, "" if row.count is None else str(row.count), *figures, *ratios, note)

@@ -42,6 +42,7 @@ pub async fn serve(
         probes: probes.into_iter().map(told).collect(),
         limit_mechanisms: engine.limit_mechanisms(),
     };
+    engine.compile_bytecode();
     server::serve(config, host, engine).await
 }
 

@@ -8,6 +8,7 @@ use rustix::process::{
 };
 
 use super::host;
+use crate::config::Environment;
 use crate::pool::{PoolError, Started, start};
 use crate::sandbox::cgroup::{CgroupError, Cgroups};
 use crate::sandbox::probe::Probe;
@@ -98,7 +99,8 @@ impl Foundation {
         } = self;
         let launcher = started.pid;
         let done = runtime.block_on(async move {
-            let engine = Engine::new(started, cgroups, directories).await?;
+            let cache = Environment::read().cache_dir();
+            let engine = Engine::new(started, cgroups, directories, cache.as_deref()).await?;
             Ok::<_, StartError>(work(engine).await)
         })?;
         // What still runs in a worker thread is not waited for any longer.

@@ -21,6 +21,7 @@ use crate::sandbox::identity::BOX_ID;
 use crate::sandbox::plan::{Context, Step, StepError, TEMPLATE};
 use crate::sandbox::skeleton::{CODE_DIRECTORY, put_back, take_aside};
 use crate::sandbox::template::{BOOT, FromTemplate, LIBRARY, Program, SCRIPT};
+use crate::sandbox::tree;
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, close_range, duplicate_to, execve, exit_now};
 use crate::sys::signal;
@@ -46,7 +47,7 @@ pub(super) fn main(inherited: Inherited) -> ! {
 }
 
 fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
-    let Some((program, _)) =
+    let Some((program, deps)) =
         datagram::receive::<Program>(engine.as_fd()).at(Step::ReadRequest, "the engine")?
     else {
         return Ok(());
@@ -60,6 +61,10 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
                 let aside = take_aside(program.prefixes.iter().filter(covered), *step)?;
                 scratch().at(*step, CODE_DIRECTORY)?;
                 put_back(aside, *step)?;
+                for (tree, target) in deps.iter().zip(&program.deps) {
+                    let operand = target.display().to_string();
+                    tree::attach(tree, target).at(*step, operand)?;
+                }
             }
             Step::KeepToEnter => keep_capabilities().at(*step, "capabilities")?,
             Step::Execute => {

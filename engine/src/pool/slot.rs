@@ -109,6 +109,8 @@ pub struct Slot {
     pub realm: RealmId,
     /// The host id of the sandbox's user.
     pub user: u32,
+    /// Whether its sandboxes see bytecode of the store. None: it was not tried.
+    pub bytecode: Option<bool>,
     spawner: Channel,
     cgroup: Option<SlotCgroup>,
     /// With the number of the template that it is a fork of.
@@ -153,6 +155,7 @@ impl Slot {
         Ok(Self {
             realm,
             user,
+            bytecode: None,
             spawner,
             cgroup: Some(cgroup),
             sub_template: None,

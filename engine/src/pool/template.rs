@@ -42,19 +42,20 @@ pub enum TemplateError {
 }
 
 impl Template {
-    /// Boots an interpreter in a realm, and has it import. Takes as long as that takes.
+    /// Boots an interpreter in a realm, and has it import. Takes as long as that takes. `deps`: a session's packages.
     pub async fn boot(
         launcher: &Launcher,
-        realm: RealmId,
-        root: &RootSpec,
+        (realm, root): (RealmId, &RootSpec),
         program: &Program,
+        deps: Option<OwnedFd>,
         preload: Vec<String>,
     ) -> Result<Self, TemplateError> {
         let channel = launcher
             .make_process(realm, Role::Template, root, &[])
             .await?;
         // One that is gone may have said why.
-        let _ = channel.send(program, &[]).await;
+        let deps: Vec<_> = deps.iter().map(AsFd::as_fd).collect();
+        let _ = channel.send(program, &deps).await;
         let _ = channel.send(&Setup::new(preload), &[]).await;
         match receive(&channel, "a template").await? {
             (FromTemplate::Ready(kib), _) => Ok(Self {

@@ -1,6 +1,7 @@
 //! The templates of an engine: found by what distinguishes them, booted in the background, rotated, bounded.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 
 use super::template::{Template, TemplateError};
 use super::{Launcher, PoolError};
-use crate::launcher::message::RealmId;
+use crate::launcher::message::{RealmId, TreeRequest};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
 
@@ -36,6 +37,8 @@ pub struct TemplateKey {
     pub realm: RealmId,
     pub root: RootSpec,
     pub preload: Vec<String>,
+    /// A session's packages, where some of the above are imported from: device and inode of the directory too.
+    pub deps: Option<(PathBuf, (u64, u64))>,
 }
 
 /// What became of a boot.
@@ -60,7 +63,7 @@ struct Entry {
 /// What is known of one, for people.
 #[derive(Clone, Debug)]
 pub struct TemplateView {
-    pub executable: std::path::PathBuf,
+    pub executable: PathBuf,
     pub preload: Vec<String>,
     /// Bytes.
     pub memory: u64,
@@ -172,13 +175,7 @@ impl Templates {
         let mut preload = key.preload.clone();
         let mut notes = Vec::new();
         loop {
-            let boot = Template::boot(
-                &self.launcher,
-                key.realm,
-                &key.root,
-                program,
-                preload.clone(),
-            );
+            let boot = self.boot_once(key, program, preload.clone());
             let error = match tokio::time::timeout(PATIENCE, boot).await {
                 Ok(Ok(template)) => return Booted::Ready(Arc::new(template), notes.into()),
                 Ok(Err(error)) => error,
@@ -203,6 +200,29 @@ impl Templates {
                 }
             }
         }
+    }
+
+    async fn boot_once(
+        &self,
+        key: &TemplateKey,
+        program: &Program,
+        preload: Vec<String>,
+    ) -> Result<Template, TemplateError> {
+        let deps = match &key.deps {
+            Some((source, identity)) => {
+                let request = TreeRequest {
+                    realm: key.realm,
+                    source: source.clone(),
+                    identity: Some(*identity),
+                    read_only: true,
+                    map_owner: true,
+                };
+                Some(self.launcher.clone_tree(request).await?.0)
+            }
+            None => None,
+        };
+        let place = (key.realm, &key.root);
+        Template::boot(&self.launcher, place, program, deps, preload).await
     }
 
     /// Lets go of those that nobody uses, as long as there are any.

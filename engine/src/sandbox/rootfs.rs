@@ -81,6 +81,7 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("mnt", 0o755),
     ("opt", 0o755),
     ("opt/stepbox", 0o755),
+    ("opt/stepbox/bytecode", 0o755),
     ("proc", 0o555),
     ("run", 0o755),
     ("run/stepbox", 0o755),

@@ -26,6 +26,8 @@ pub struct Program {
     pub prefixes: Vec<PathBuf>,
     /// The engine's defaults: nothing of a session's.
     pub environment: Vec<(String, String)>,
+    /// Where the tree beside it is mounted, if there is one: a session's packages.
+    pub deps: Option<PathBuf>,
 }
 
 /// What an interpreter is told first.

@@ -57,6 +57,7 @@ impl Engine {
 
     /// Stops every step, closes every session, and removes what the engine made.
     pub async fn shutdown(&self) {
+        self.inner.bytecode.end().await;
         let sessions: Vec<_> = self
             .sessions_table()
             .drain()

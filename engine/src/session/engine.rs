@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
 use super::{Live, RuntimeDir, SessionError, SessionView, check};
@@ -20,6 +21,7 @@ pub(super) struct Inner {
     pub(super) spares: Spares,
     pub(super) templates: Templates,
     pub(super) directories: RuntimeDir,
+    pub(super) bytecode: Bytecode,
     pub(super) interpreter: tokio::sync::OnceCell<Option<Interpreter>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     pub(super) steps_done: AtomicU64,
@@ -33,11 +35,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// To be called in the runtime, with a launcher that was started before it.
+    /// To be called in the runtime, with a launcher that was started before it. `cache`: the user's directory for what
+    /// engines keep.
     pub async fn new(
         started: Started,
         cgroups: Cgroups,
         directories: RuntimeDir,
+        cache: Option<&std::path::Path>,
     ) -> Result<Self, PoolError> {
         let launcher = Launcher::new(started).map_err(|source| PoolError::Io {
             what: "the launcher's socket",
@@ -53,6 +57,7 @@ impl Engine {
             tracing::warn!(%error, "cgroups of a dead engine could not be removed");
         }
         let cgroups = Arc::new(cgroups);
+        let bytecode = Bytecode::new(cache, directories.scratch.parent());
         Ok(Self {
             inner: Arc::new(Inner {
                 spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
@@ -60,6 +65,7 @@ impl Engine {
                 launcher,
                 cgroups,
                 directories,
+                bytecode,
                 interpreter: tokio::sync::OnceCell::new(),
                 sessions: Mutex::default(),
                 steps_done: AtomicU64::new(0),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::bytecode::{PLACE, VARIABLE};
 use crate::sandbox::identity::{BOX_NAME, home, temporary};
-use crate::spec::{Interpreter, Limits};
+use crate::spec::{DEPS, Interpreter, Limits};
 
 /// Where a session's caches are, on disk and kept between its steps.
 pub(super) const CACHE: &str = "/var/cache/user";
@@ -13,7 +14,7 @@ pub(super) const WORKSPACE: &str = "/workspace";
 
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where packages that a caller installed with `--target` are looked for, after the workspace itself.
-const PYTHON_PATH: &str = "/workspace:/workspace/.deps";
+const OWN_DEPS: &str = "/workspace/.deps";
 /// Pools of numeric libraries size themselves by the host's processors unless they are told.
 const THREAD_POOLS: &[&str] = &[
     "OMP_NUM_THREADS",
@@ -30,10 +31,20 @@ pub(super) fn one_thread() -> impl Iterator<Item = (String, String)> {
         .map(|name| ((*name).to_owned(), "1".to_owned()))
 }
 
+/// What a sandbox has for Python beside the interpreter.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Python {
+    /// Of the store, where the interpreter has none of its own.
+    pub(super) bytecode: bool,
+    /// Packages of the session's.
+    pub(super) deps: bool,
+}
+
 /// The variables of a step, sorted by name; the caller's win, the step's over the session's.
 pub(super) fn build(
     interpreter: Option<&Interpreter>,
     limits: &Limits,
+    python: Python,
     directory: &Path,
     session: &BTreeMap<String, String>,
     step: &BTreeMap<String, String>,
@@ -66,6 +77,9 @@ pub(super) fn build(
     }
     variables.insert("PWD".to_owned(), directory.display().to_string());
     variables.insert("PATH".to_owned(), path(interpreter));
+    if python.bytecode {
+        variables.insert(VARIABLE.to_owned(), PLACE.to_owned());
+    }
     if let Some(threads) = threads(limits) {
         for name in THREAD_POOLS {
             variables.insert((*name).to_owned(), threads.to_string());
@@ -79,10 +93,16 @@ pub(super) fn build(
         );
     }
     // The code's file is not in the workspace, so its modules would not be found there.
+    let places = [WORKSPACE]
+        .into_iter()
+        .chain(python.deps.then_some(DEPS))
+        .chain([OWN_DEPS])
+        .collect::<Vec<_>>()
+        .join(":");
     variables
         .entry("PYTHONPATH".to_owned())
-        .and_modify(|given| *given = format!("{given}:{PYTHON_PATH}"))
-        .or_insert_with(|| PYTHON_PATH.to_owned());
+        .and_modify(|given| *given = format!("{given}:{places}"))
+        .or_insert(places);
     variables.into_iter().collect()
 }
 
@@ -145,6 +165,10 @@ mod tests {
     use super::*;
 
     fn built(given: &[(&str, &str)]) -> BTreeMap<String, String> {
+        built_with(given, false)
+    }
+
+    fn built_with(given: &[(&str, &str)], bytecode: bool) -> BTreeMap<String, String> {
         let given = given
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -156,6 +180,10 @@ mod tests {
         build(
             None,
             &limits,
+            Python {
+                bytecode,
+                deps: false,
+            },
             Path::new(WORKSPACE),
             &given,
             &BTreeMap::new(),
@@ -169,6 +197,13 @@ mod tests {
         let variables = built(&[("HOME", "/tmp"), ("PYTHONPATH", "/x")]);
         assert_eq!(variables["HOME"], "/tmp");
         assert_eq!(variables["PYTHONPATH"], "/x:/workspace:/workspace/.deps");
+    }
+
+    #[test]
+    fn bytecode_is_looked_for_in_the_store_when_it_is_there_and_the_caller_says_nothing() {
+        assert!(!built(&[]).contains_key(VARIABLE));
+        assert_eq!(built_with(&[], true)[VARIABLE], PLACE);
+        assert_eq!(built_with(&[(VARIABLE, "/x")], true)[VARIABLE], "/x");
     }
 
     #[test]

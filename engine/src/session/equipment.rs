@@ -44,6 +44,7 @@ impl Slots {
             self.attach(&slot, mount, false).await?;
         }
         let mut slot = slot;
+        self.give_bytecode(&mut slot).await;
         let skeleton = self.furnish(&mut slot).await?;
         Ok(Ready { slot, skeleton })
     }
@@ -113,7 +114,7 @@ impl Slots {
         let Some(warm) = &self.warm else {
             return;
         };
-        let forking = slot.fork_ahead(skeleton, &self.skeleton, warm.environment.clone());
+        let forking = slot.fork_ahead(skeleton, &self.skeleton, warm.environment(slot));
         let forked = tokio::time::timeout(FORK_PATIENCE, forking).await;
         if !matches!(forked, Ok(Ok(()))) {
             tracing::debug!(?forked, "an interpreter could not be forked ahead");
@@ -126,7 +127,7 @@ impl Slots {
         let Some(warm) = self.warm.as_ref().filter(|_| slot.can_fork()) else {
             return;
         };
-        let environment = warm.environment.clone();
+        let environment = warm.environment(slot);
         if let Err(error) = slot.fork(skeleton, &self.skeleton, environment).await {
             tracing::debug!(%error, "an interpreter could not be forked");
             skeleton.forked = None;

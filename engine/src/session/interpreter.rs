@@ -21,7 +21,8 @@ pub(super) fn discover() -> Option<Interpreter> {
     let mut child = command
         // Not `-S`: it is the site module that finds out about a virtual environment, and without it `sys.prefix` is
         // that of the interpreter below.
-        .args(["-I", "-c", QUESTION])
+        // Asking leaves no bytecode in the interpreter's library.
+        .args(["-I", "-B", "-c", QUESTION])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

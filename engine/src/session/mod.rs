@@ -2,8 +2,10 @@
 //!
 //! [`Engine`] is the whole surface that the transport and the command line see; they know nothing below it.
 
+mod bytecode;
 mod check;
 mod close;
+mod compile;
 mod engine;
 mod environment;
 mod equipment;

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::engine::Engine;
 use super::environment::{CACHE, WORKSPACE};
 use super::record::{Parts, Session};
-use super::slots::{Posture, SessionMount, Slots};
+use super::slots::{KEPT, Posture, SessionMount, Slots};
 use super::warm::Warm;
 use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{EnforcedBy, Resource};
@@ -89,6 +89,10 @@ impl Engine {
         limits: Vec<crate::outcome::AppliedLimit>,
     ) -> Result<Session, SessionError> {
         let workspace = make_directories(directory, &spec)?;
+        let bytecode = self.wanted_bytecode(&spec, interpreter.as_ref()).await;
+        if let Some(wanted) = &bytecode {
+            wanted.make_writable_places(directory)?;
+        }
         let root = root_spec(&spec, interpreter.clone());
         let image_digest = digest(&root);
         let spares = self.inner.spares.clone();
@@ -100,14 +104,19 @@ impl Engine {
             skeleton: skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
             warm: Warm::new(self.inner.templates.clone(), &spec, realm.0, &root),
             root,
+            kept: kept(&spec),
             mounts: mounts(&spec, &workspace, directory),
         };
         let slots = Slots::new(launcher.clone(), spares.clone(), posture, directory);
+        if let Some(wanted) = bytecode {
+            let _ = slots.bytecode.set(wanted);
+        }
         let opened = async {
             let keeper = self
                 .make_keeper(&slots, &spec, &workspace, directory)
                 .await?;
             slots.adopt(seed.slot).await.map_err(why_not_attached)?;
+            self.compile_missing(&slots);
             Ok::<_, SessionError>(keeper)
         };
         let keeper = match opened.await {
@@ -211,6 +220,15 @@ fn make_directories(directory: &Path, spec: &SandboxSpec) -> Result<PathBuf, Ses
             Ok(path.clone())
         }
     }
+}
+
+/// How many sandboxes a session keeps ready.
+fn kept(spec: &SandboxSpec) -> usize {
+    let asked = spec
+        .prewarm
+        .and_then(|count| usize::try_from(count).ok())
+        .filter(|count| *count > 0);
+    asked.unwrap_or(KEPT)
 }
 
 fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {

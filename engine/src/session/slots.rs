@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::SessionError;
+use super::bytecode::Wanted;
 use super::owners::Owners;
 use super::warm::Warm;
 use crate::launcher::message::RealmId;
@@ -24,7 +25,7 @@ const TURN: Duration = Duration::from_millis(20);
 /// How long a slot that nobody waits for is left alone: making it ready would take a processor from the answer.
 const ANSWER_FIRST: Duration = Duration::from_millis(1);
 /// Slots that a session keeps when it is quiet: one is made ready while the other runs.
-const KEPT: usize = 2;
+pub(super) const KEPT: usize = 2;
 /// How long a slot beyond those waits for work.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long the end of a session waits for its slots.
@@ -52,6 +53,8 @@ pub(super) struct Posture {
     pub(super) mounts: Vec<SessionMount>,
     /// None: no step is forked.
     pub(super) warm: Option<Warm>,
+    /// How many slots are kept when the session is quiet.
+    pub(super) kept: usize,
 }
 
 /// A slot with a sandbox made ahead.
@@ -79,12 +82,14 @@ pub(super) struct Lease {
     slots: Arc<Slots>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
     pub(super) free: Vec<Ready>,
     pub(super) waiting: VecDeque<oneshot::Sender<Lease>>,
     total: usize,
     making: usize,
+    /// How many the session keeps when it is quiet.
+    pub(super) kept: usize,
     pub(super) numbers: u64,
     trimming: bool,
     /// What the last step was, and so the next one may be.
@@ -102,6 +107,27 @@ pub(super) struct State {
     failure: Option<String>,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            total: 0,
+            making: 0,
+            kept: KEPT,
+            numbers: 0,
+            trimming: false,
+            last: Kind::Program,
+            warming: false,
+            outfitting: false,
+            turned: None,
+            looking: false,
+            closed: false,
+            failure: None,
+        }
+    }
+}
+
 /// Whether another slot is made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Growth {
@@ -114,7 +140,7 @@ enum Growth {
 impl State {
     /// Another is made when more steps wait than slots are being made. `brisk` is how many the processors can feed.
     fn growth(&self, brisk: usize, now: Instant) -> Growth {
-        let wanted = self.waiting.len().max(KEPT.saturating_sub(self.total));
+        let wanted = self.waiting.len().max(self.kept.saturating_sub(self.total));
         if self.closed || self.making >= wanted.min(MAX_MAKING) || self.total >= MAX_SLOTS {
             return Growth::No;
         }
@@ -156,6 +182,8 @@ pub(super) struct Slots {
     pub(super) mounts: Vec<SessionMount>,
     pub(super) owners: Arc<Owners>,
     pub(super) warm: Option<Warm>,
+    /// Set when the session is made, if it wants any.
+    pub(super) bytecode: OnceLock<Wanted>,
     pub(super) directory: PathBuf,
     state: Mutex<State>,
     retired: tokio::sync::Notify,
@@ -175,6 +203,7 @@ impl Slots {
             skeleton,
             mounts,
             warm,
+            kept,
         } = posture;
         let warming = warm.as_ref().is_some_and(|warm| warm.at_once);
         if let Some(warm) = warm.as_ref().filter(|_| warming) {
@@ -189,8 +218,10 @@ impl Slots {
             mounts,
             owners: Arc::new(Owners::new(directory, realm.1)),
             warm,
+            bytecode: OnceLock::new(),
             directory: directory.join("slots"),
             state: Mutex::new(State {
+                kept,
                 warming,
                 last: if warming {
                     Kind::Forkable
@@ -225,6 +256,9 @@ impl Slots {
         let lease = self.lease(None);
         let ready = self.equip(slot).await?;
         lease.fill(ready).hand_on();
+        if self.state().kept > KEPT {
+            self.grow();
+        }
         Ok(())
     }
 
@@ -352,6 +386,7 @@ impl Slots {
         let made = async {
             skeleton.end().await?;
             slot.reset().await?;
+            self.give_bytecode(&mut slot).await;
             self.furnish(&mut slot).await
         };
         match made.await {
@@ -402,7 +437,7 @@ impl Slots {
     fn trim(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            if state.trimming || state.closed || state.free.len() <= KEPT {
+            if state.trimming || state.closed || state.free.len() <= state.kept {
                 return;
             }
             state.trimming = true;
@@ -413,7 +448,7 @@ impl Slots {
             let surplus: Vec<_> = {
                 let mut state = slots.state();
                 state.trimming = false;
-                let kept = KEPT.min(state.free.len());
+                let kept = state.kept.min(state.free.len());
                 state.free.drain(kept..).collect()
             };
             for Ready { slot, skeleton } in surplus {

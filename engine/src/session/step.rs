@@ -113,7 +113,7 @@ impl Run<'_> {
         };
         let start = self.choose(kind, &slot, &mut skeleton).await;
         let spent_us = skeleton.spent_us;
-        let orders = self.orders(step, events, &cancel);
+        let orders = self.orders(step, &slot, events, &cancel);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
         let mut observed = match observed {
             Ok(observed) => observed,
@@ -169,11 +169,21 @@ impl Run<'_> {
         Ok(changes)
     }
 
-    fn orders(&self, step: StepSpec, events: Option<Events>, cancel: &CancellationToken) -> Orders {
+    fn orders(
+        &self,
+        step: StepSpec,
+        slot: &Slot,
+        events: Option<Events>,
+        cancel: &CancellationToken,
+    ) -> Orders {
         let spec = &self.session.spec;
         let environment = environment::build(
             self.session.interpreter.as_ref(),
             &self.limits,
+            environment::Python {
+                bytecode: slot.bytecode == Some(true),
+                deps: spec.deps().is_some(),
+            },
             &step.cwd,
             &spec.env,
             &step.env,

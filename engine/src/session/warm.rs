@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::environment::{self, WORKSPACE};
 use crate::launcher::message::RealmId;
-use crate::pool::{Booted, Template, TemplateKey, Templates};
+use crate::pool::{Booted, Slot, Template, TemplateKey, Templates};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
-use crate::spec::{Limits, SandboxSpec};
+use crate::spec::{DEPS, Limits, SandboxSpec};
 
 /// A session's part of a template: which one, and what to expect of a step.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub(super) struct Warm {
     templates: Templates,
     key: TemplateKey,
     program: Program,
-    /// The variables of a step that adds none.
-    pub(super) environment: Vec<(String, String)>,
+    /// The variables of a step that adds none: in a slot without bytecode of the store, and in one with it.
+    environments: [Vec<(String, String)>; 2],
     /// Asked for with the session, not found out by its use.
     pub(super) at_once: bool,
 }
@@ -35,20 +35,31 @@ impl Warm {
         if spec.prewarm == Some(0) || !is_forkable(&spec.env) {
             return None;
         }
-        let build = |limits: &Limits, given: &BTreeMap<String, String>| {
+        let build = |limits: &Limits, given: &BTreeMap<String, String>, bytecode| {
             environment::build(
                 Some(interpreter),
                 limits,
+                environment::Python {
+                    bytecode,
+                    deps: spec.deps().is_some(),
+                },
                 Path::new(WORKSPACE),
                 given,
                 &BTreeMap::new(),
             )
         };
+        // What code can write to is not imported into what other code is forked from.
+        let deps = spec
+            .deps()
+            .filter(|mount| mount.read_only && !spec.preload.is_empty());
         // A template is shared by sessions of other limits; one thread is what can be forked.
-        let mut booted: BTreeMap<_, _> = build(&Limits::default(), &BTreeMap::new())
+        let mut booted: BTreeMap<_, _> = build(&Limits::default(), &BTreeMap::new(), false)
             .into_iter()
             .collect();
-        booted.remove("PYTHONPATH");
+        match deps {
+            Some(_) => booted.insert("PYTHONPATH".to_owned(), DEPS.to_owned()),
+            None => booted.remove("PYTHONPATH"),
+        };
         if !spec.preload.is_empty() {
             booted.extend(environment::one_thread());
         }
@@ -61,13 +72,15 @@ impl Warm {
                 realm,
                 root: root.clone(),
                 preload: spec.preload.clone(),
+                deps: deps.map(|mount| (mount.source.clone(), mount.identity)),
             },
             program: Program {
                 executable: interpreter.executable.clone(),
                 prefixes,
                 environment: booted.into_iter().collect(),
+                deps: deps.map(|mount| mount.target.clone()),
             },
-            environment: build(&spec.limits, &spec.env),
+            environments: [false, true].map(|bytecode| build(&spec.limits, &spec.env, bytecode)),
             at_once: !spec.preload.is_empty() || spec.prewarm.is_some(),
         })
     }
@@ -75,6 +88,11 @@ impl Warm {
     /// The template as far as it is now; the first to ask has it booted.
     pub(super) fn get(&self) -> Booted {
         self.templates.get(&self.key, &self.program)
+    }
+
+    /// What the environment of a step in this slot will most likely be.
+    pub(super) fn environment(&self, slot: &Slot) -> Vec<(String, String)> {
+        self.environments[usize::from(slot.bytecode == Some(true))].clone()
     }
 
     pub(super) async fn wait(&self) -> Option<Arc<Template>> {

@@ -112,6 +112,19 @@ pub enum Network {
     Host,
 }
 
+/// Where a session's packages are, when something is mounted there.
+pub const DEPS: &str = "/opt/stepbox/deps";
+
+impl SandboxSpec {
+    /// The packages that the caller made for the session.
+    #[must_use]
+    pub fn deps(&self) -> Option<&Mount> {
+        self.mounts
+            .iter()
+            .find(|mount| mount.target == std::path::Path::new(DEPS))
+    }
+}
+
 /// A directory or file of the host in the sandbox.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mount {

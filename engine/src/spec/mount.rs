@@ -300,7 +300,13 @@ pub fn parse_target(target: &Path) -> Result<PathBuf, Refusal> {
     if plain == Path::new("/dev/shm") {
         return Ok(plain);
     }
-    for rule in ["/proc", "/sys", "/dev", "/run/stepbox"] {
+    for rule in [
+        "/proc",
+        "/sys",
+        "/dev",
+        "/run/stepbox",
+        "/opt/stepbox/bytecode",
+    ] {
         if plain.starts_with(rule) {
             return taken(rule);
         }

@@ -28,6 +28,7 @@ const TIMEOUT_MOST_S: f64 = 604_800.0;
 const OUTPUT_DEFAULT: u64 = 64 << 20;
 const OUTPUT_MOST: u64 = 1 << 30;
 const PRELOAD_MOST: usize = 32;
+const PREWARM_MOST: u32 = 64;
 
 /// Parses a session's options.
 ///
@@ -219,6 +220,12 @@ fn parse_preload(
         violations.add(
             "preload",
             format!("{} modules; at most {PRELOAD_MOST}", names.len()),
+        );
+    }
+    if prewarm.is_some_and(|count| count > PREWARM_MOST) {
+        violations.add(
+            "prewarm",
+            format!("at most {PREWARM_MOST} sandboxes are kept ready for a session"),
         );
     }
     if prewarm == Some(0) && !names.is_empty() {

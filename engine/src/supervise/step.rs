@@ -101,6 +101,7 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
         killed: false,
         quiet: false,
         control_open: true,
+        directory: orders.request.directory.display().to_string(),
         program: orders
             .request
             .arguments
@@ -170,6 +171,8 @@ struct Watch<'a> {
     /// No process of the code is left: init's own end need not be waited for.
     quiet: bool,
     control_open: bool,
+    /// Where the code is to start, for a failure there.
+    directory: String,
     program: Vec<u8>,
 }
 
@@ -335,7 +338,12 @@ impl Watch<'_> {
                     Ok(()) => self.adopt().await.at(Step::ForkTemplate, "listener"),
                     Err(error) => Err(error),
                 };
-                if let Err(error) = adopted {
+                if let Err(mut error) = adopted {
+                    // Its end, which follows, says less.
+                    self.forked = None;
+                    if error.step == Step::WorkingDirectory {
+                        error.operand.clone_from(&self.directory);
+                    }
                     self.not_started(&error);
                 }
             }

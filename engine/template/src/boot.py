@@ -8,6 +8,7 @@ import sys
 SOCKET = 3
 LIBRARY = "/proc/self/fd/4"
 SCRIPT = "/run/stepbox/main.py"
+TRIAL = "/run/stepbox/trial.py"
 
 
 def load():
@@ -45,7 +46,9 @@ class Main:
         self.os = os
         self.gc = gc
         self.module = type(sys)
-        self.path = list(sys.path[1:])
+        # What the variable adds is added anew for each step.
+        added = os.environ.get("PYTHONPATH", "").split(":")
+        self.path = [place for place in sys.path[1:] if place not in added]
 
     def surroundings(self, environment):
         os = self.os
@@ -59,6 +62,8 @@ class Main:
         os.environ._data.clear()
         os.environ._data.update(pairs)
         self.places(pairs)
+        place = pairs.get(b"PYTHONPYCACHEPREFIX")
+        sys.pycache_prefix = os.fsdecode(place) if place else None
         if b"TZ" in pairs:
             import time
 
@@ -124,6 +129,76 @@ def rehearse(main):
         del sys.modules[name]
 
 
+def learn(main, environment, os, native):
+    """Finds out which pages a step touches, by a trial in a fork: those are fetched at once in each fork to come."""
+    ready, done = os.pipe()
+    with open(TRIAL, "wb") as file:
+        file.write(b"print(1)\n")
+    child = os.fork()
+    if not child:
+        try:
+            native.show()
+            main.surroundings(environment)
+            main.reseed()
+            rehearse(main)
+            main.fresh_main()
+            # Ends the interpreter, says so, and waits.
+            native.trial(done)
+        finally:
+            os._exit(0)
+    os.close(done)
+    try:
+        if os.read(ready, 1):
+            page = os.sysconf("SC_PAGE_SIZE")
+            written, read = touched(child, page)
+            native.keep_written(encode(written, page, 0))
+            native.keep_read(encode(read, page, 16))
+    except OSError:
+        # A kernel that does not tell: each page comes when it is touched.
+        pass
+    os.close(ready)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    os.unlink(TRIAL)
+
+
+def touched(process, page):
+    """The addresses of pages that a forked process has of its own, and of those of files that it has looked at."""
+    present, of_a_file, exclusive = 1 << 63, 1 << 61, 1 << 56
+    written, read = [], []
+    with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/pagemap", "rb", buffering=0) as pages:
+        for line in maps:
+            span, access, _, _, file = line.split(None, 4)
+            if access[3] != "p" or line.rstrip().endswith(("[vvar]", "[vdso]", "[vsyscall]", "[vvar_vclock]")):
+                continue
+            start, end = (int(address, 16) for address in span.split("-"))
+            pages.seek(start // page * 8)
+            entries = pages.read((end - start) // page * 8)
+            for index in range(0, len(entries), 8):
+                entry = int.from_bytes(entries[index : index + 8], sys.byteorder)
+                address = start + index // 8 * page
+                if not entry & present:
+                    continue
+                if access[1] == "w" and entry & exclusive and not entry & of_a_file:
+                    written.append(address)
+                elif access[1] != "w" and entry & of_a_file:
+                    read.append(address)
+    return written, read
+
+
+def encode(addresses, page, gap):
+    """Ranges of addresses that are at most some pages apart, as the library keeps them."""
+    ranges = []
+    for address in addresses:
+        if ranges and address - ranges[-1][1] <= gap * page:
+            ranges[-1][1] = address + page
+        else:
+            ranges.append([address, address + page])
+    return b"".join(
+        number.to_bytes(8, sys.byteorder) for start, end in ranges for number in (start, end - start)
+    )
+
+
 def held():
     """KiB that this process holds of its own, and its part of what it shares."""
     with open("/proc/self/smaps_rollup", "rb") as report:
@@ -153,6 +228,7 @@ def live():
     del sys.modules["gc"]
     gc.collect()
     gc.freeze()
+    learn(main, [part for pair in os.environb.items() for part in pair], os, native)
     expected = native.serve(held())
     # Only a process in a sandbox comes to here.
     main.surroundings(expected)

@@ -4,6 +4,8 @@
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::{null, null_mut};
 
+use crate::sys::memory::Wanted;
+
 /// An object of the interpreter's; owned by whoever has it, or null with an exception set.
 pub type Object = *mut c_void;
 
@@ -47,6 +49,7 @@ unsafe extern "C" {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void;
     fn exit(code: c_int) -> !;
     fn raise(number: c_int) -> c_int;
+    fn pause() -> c_int;
     fn signal(number: c_int, handler: usize) -> usize;
 }
 
@@ -99,13 +102,17 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 7] = [
+static mut METHODS: [MethodDefinition; 11] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, ONE_ARGUMENT),
     method(c"asked", asked, NO_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
+    method(c"show", show, NO_ARGUMENT),
+    method(c"keep_written", keep_written, ONE_ARGUMENT),
+    method(c"keep_read", keep_read, ONE_ARGUMENT),
     method(c"refuse", refuse, ONE_ARGUMENT),
     method(c"run", run, NO_ARGUMENT),
+    method(c"trial", trial, ONE_ARGUMENT),
     END,
 ];
 
@@ -176,19 +183,15 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
     // The call of this function was counted. Nothing returns to it.
     // SAFETY: there is a call to be taken back.
     unsafe { Py_LeaveRecursiveCall() };
-    // SAFETY: both are C strings.
-    let file = unsafe { fopen(SCRIPT.as_ptr(), c"rb".as_ptr()) };
-    if file.is_null() {
+    let Some(Ended {
+        failed,
+        interrupted,
+        unflushed,
+    }) = run_to_the_end(SCRIPT)
+    else {
         // As the interpreter says that it cannot open its script.
         crate::sys::process::exit(2);
-    }
-    // SAFETY: an open file, which the interpreter closes, and its name; no flags are none.
-    let failed = unsafe { PyRun_SimpleFileExFlags(file, SCRIPT.as_ptr(), 1, null_mut()) } != 0;
-    // SAFETY: a look at what the interpreter notes of an exception that nobody caught, by the name that it has.
-    let interrupted =
-        failed && unsafe { PySys_GetObject(c"last_type".as_ptr()) == PyExc_KeyboardInterrupt };
-    // SAFETY: nothing of the interpreter's is used after this.
-    let unflushed = unsafe { Py_FinalizeEx() } < 0;
+    };
     if interrupted {
         // SAFETY: no pointer.
         unsafe { signal(INTERRUPT, DEFAULT_HANDLER) };
@@ -204,8 +207,78 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
     unsafe { exit(code) }
 }
 
+struct Ended {
+    failed: bool,
+    interrupted: bool,
+    unflushed: bool,
+}
+
+/// Runs a file as the interpreter's script, and ends the interpreter. None: there is no such file.
+fn run_to_the_end(path: &CStr) -> Option<Ended> {
+    // SAFETY: both are C strings.
+    let file = unsafe { fopen(path.as_ptr(), c"rb".as_ptr()) };
+    if file.is_null() {
+        return None;
+    }
+    // SAFETY: an open file, which the interpreter closes, and its name; no flags are none.
+    let failed = unsafe { PyRun_SimpleFileExFlags(file, path.as_ptr(), 1, null_mut()) } != 0;
+    // SAFETY: a look at what the interpreter notes of an exception that nobody caught, by the name that it has.
+    let interrupted =
+        failed && unsafe { PySys_GetObject(c"last_type".as_ptr()) == PyExc_KeyboardInterrupt };
+    // SAFETY: nothing of the interpreter's is used after this.
+    let unflushed = unsafe { Py_FinalizeEx() } < 0;
+    Some(Ended {
+        failed,
+        interrupted,
+        unflushed,
+    })
+}
+
+/// Goes the way of a step to its end, says so to a descriptor, and waits to be killed.
+extern "C" fn trial(_module: Object, done: Object) -> Object {
+    let Some(done) = number(done) else {
+        return null_mut();
+    };
+    let ended = run_to_the_end(TRIAL);
+    if ended.is_some_and(|ended| !ended.failed) {
+        let _ = crate::sys::write_all(crate::sys::Fd(done), b".");
+        loop {
+            // SAFETY: no argument.
+            unsafe { pause() };
+        }
+    }
+    crate::sys::process::exit(1)
+}
+
+/// The file of a trial.
+const TRIAL: &CStr = c"/run/stepbox/trial.py";
+
 /// The file of the code.
 const SCRIPT: &CStr = c"/run/stepbox/main.py";
+
+/// Lets other processes of this user look at this one.
+extern "C" fn show(_module: Object, _nothing: Object) -> Object {
+    let shown = crate::sys::process::set_dumpable(true).is_ok();
+    // SAFETY: the interpreter's lock is held.
+    unsafe { PyBool_FromLong(shown.into()) }
+}
+
+extern "C" fn keep_written(_module: Object, ranges: Object) -> Object {
+    keep(&crate::serve::WRITTEN, ranges)
+}
+
+extern "C" fn keep_read(_module: Object, ranges: Object) -> Object {
+    keep(&crate::serve::READ, ranges)
+}
+
+fn keep(wanted: &Wanted, ranges: Object) -> Object {
+    let Some(ranges) = bytes_of(ranges) else {
+        return null_mut();
+    };
+    wanted.keep(ranges);
+    // SAFETY: the interpreter's lock is held.
+    unsafe { PyBool_FromLong(1) }
+}
 
 fn number(object: Object) -> Option<u32> {
     // SAFETY: the interpreter hands over an object; one that is no number sets an exception.

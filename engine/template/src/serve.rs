@@ -3,7 +3,7 @@
 use crate::child;
 use crate::message::{Filters, Order, Place, Setup, Word};
 use crate::python::{self, Object};
-use crate::sys::memory::Room;
+use crate::sys::memory::{Access, Room, Wanted};
 use crate::sys::process::{self, Forked, exit};
 use crate::sys::socket::{self, Descriptors};
 use crate::sys::{
@@ -21,6 +21,10 @@ pub const OWN_PROCESSES: Fd = Fd(5);
 static ROOM: Room = Room::new();
 /// What the template was told first.
 static SETUP: Room = Room::new();
+
+/// The pages that a step writes to, and those that it reads, as a trial has shown.
+pub static WRITTEN: Wanted = Wanted::new();
+pub static READ: Wanted = Wanted::new();
 
 /// The filters that the template was told.
 pub fn filters() -> Option<Filters<'static>> {
@@ -146,6 +150,8 @@ fn obey(order: &[u8], beside: &Descriptors) -> Result<Served, (Place, Errno)> {
                     Ok(Served::Parent)
                 }
                 Ok(Forked::Child) => {
+                    WRITTEN.fetch(Access::Write);
+                    READ.fetch(Access::Read);
                     python::after_fork_in_child();
                     Ok(Served::Sandbox(child::settle(&fork)))
                 }

