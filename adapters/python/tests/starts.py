@@ -1,7 +1,7 @@
 """How the process of a step of Python is started, and a way to have each start for sure.
 
-An engine starts a step as it sees fit: what it started is told by the result, and these look at that, so that no test runs
-one start and believes that it saw another.
+An engine starts a step as it sees fit: what it started is told by the result, and these look at that, so that no test
+runs one start and believes that it saw another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Started:
         self.start = start
 
     def py(self, code, **options):
-        """Runs a step. One that was started in another way counts for nothing: the workspace is emptied, and it is run anew."""
+        """Runs a step. One that was started in another way counts for nothing: it is run anew in an empty workspace."""
         limit = time.monotonic() + 60
         pause = 0.01
         while True:
@@ -41,7 +41,7 @@ class Started:
             pause *= 2
 
     def use_up(self):
-        """Runs programs in as many sandboxes as may be ready, so that none is left in which something was forked ahead."""
+        """Runs programs in as many sandboxes as may be ready: in none is something left that was forked ahead."""
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _: self.sandbox.run(["sleep", "0.1"]), range(4)))
 

@@ -82,13 +82,7 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
 fn scratch() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let options = CString::new(format!("size=64m,mode=1777,uid={BOX_ID},gid={BOX_ID}"))?;
-    mount(
-        "tmpfs",
-        TEMPORARY,
-        "tmpfs",
-        flags,
-        Some(options.as_c_str()),
-    )?;
+    mount("tmpfs", TEMPORARY, "tmpfs", flags, Some(options.as_c_str()))?;
     mount(
         "tmpfs",
         CODE_DIRECTORY,

@@ -1,4 +1,4 @@
-"""The same events however the process of a step was started: verdicts, limits, output and the end are not the start's."""
+"""The same events however the process of a step was started: verdicts, limits, output and the end are the same."""
 
 from __future__ import annotations
 
@@ -97,13 +97,21 @@ def test_output_past_the_cap_is_cut_alike(begun):
 def test_output_is_told_as_it_comes(begun):
     pieces = []
     result = begun.py("for i in range(500): print(i, flush=True)", on_stdout=pieces.append)
-    assert b"".join(pieces)[-len(result.stdout_bytes) :] == result.stdout_bytes == b"".join(b"%d\n" % i for i in range(500))
+    assert (
+        b"".join(pieces)[-len(result.stdout_bytes) :]
+        == result.stdout_bytes
+        == b"".join(b"%d\n" % i for i in range(500))
+    )
 
 
 def test_files_are_the_sandboxs_users_and_are_told(begun):
-    result = begun.py("import os\nopen('a', 'w').write('x'); os.makedirs('d/e'); os.chmod('a', 0o640); os.symlink('a', 'l')")
+    result = begun.py(
+        "import os\nopen('a', 'w').write('x'); os.makedirs('d/e'); os.chmod('a', 0o640); os.symlink('a', 'l')"
+    )
     assert changes(result) == ["a", "d", "d/e", "l"]
-    result = begun.py("import os\nprint({os.stat(p).st_uid for p in ('.', 'a', 'd')}); os.remove('a'); open('l2', 'w').close()")
+    result = begun.py(
+        "import os\nprint({os.stat(p).st_uid for p in ('.', 'a', 'd')}); os.remove('a'); open('l2', 'w').close()"
+    )
     assert result.stdout == "{1000}\n"
     begun.empty()
 
@@ -150,7 +158,10 @@ def test_a_step_that_is_cancelled_is_ended_and_the_next_runs(begun, marker):
 
 def test_a_step_that_is_killed_from_outside_is_told_as_killed(begun, marker):
     with ThreadPoolExecutor(1) as pool:
-        code = f"import ctypes\nprint('on', flush=True)\nctypes.CDLL(None).prctl(15, b'{marker.number}')\nimport time; time.sleep(60)"
+        code = (
+            "import ctypes, time\nprint('on', flush=True)\n"
+            f"ctypes.CDLL(None).prctl(15, b'{marker.number}')\ntime.sleep(60)"
+        )
         call = pool.submit(begun.py, code)
         engine = begun.sandbox._lease.session.engine.process.pid
         # A step that was started in another way is run anew.
@@ -169,7 +180,10 @@ def test_steps_of_all_starts_run_at_once_and_do_not_mix():
         warm(sandbox, FORKS)
 
         def call(index):
-            code = f"import os, sys; open('f{index}', 'w').close(); print({index}, os.environ['ID'], sys.stdin.read()); sys.exit({index})"
+            code = (
+                f"import os, sys; open('f{index}', 'w').close()\n"
+                f"print({index}, os.environ['ID'], sys.stdin.read()); sys.exit({index})"
+            )
             return sandbox.run_code(code, env={"ID": str(index)}, stdin=str(index))
 
         results = list(pool.map(call, range(60)))

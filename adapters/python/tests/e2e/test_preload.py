@@ -25,7 +25,9 @@ MODULES = {
     "broken": "1/0",
     "misspelt": "x = = 1",
     "slow": "import time\ntime.sleep(5)",
-    "writing": "open('/tmp/left', 'w').write('left')\nimport os\nos.chdir('/tmp')\nos.environ['LEFT'] = 'left'\nos.umask(0)",
+    "writing": (
+        "import os\nopen('/tmp/left', 'w').write('left')\nos.chdir('/tmp'); os.environ['LEFT'] = 'left'; os.umask(0)"
+    ),
 }
 
 SESSION = """
