@@ -1486,7 +1486,7 @@ def told(result):
         "stdout": re.sub(rb"0x[0-9a-f]{6,}", b"0x", result.stdout_bytes),
         "stderr": re.sub(rb"0x[0-9a-f]{6,}", b"0x", result.code_stderr_bytes),
         "exit code": (result.exit_code, result.signal),
-        "fault": result.fault and (result.fault.type, re.sub(r"process \d+", "process", result.fault.message)),
+        "fault": result.fault and (result.fault.type, re.sub(r"process \d+|held \d+", "", result.fault.message)),
         "files": sorted((item.path, item.change, item.kind, item.size, item.mode) for item in result.files),
         "notes": result.runtime_notes,
         "denied": (usage.denied_syscalls, usage.pids_denied),

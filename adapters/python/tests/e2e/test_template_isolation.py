@@ -369,6 +369,15 @@ def test_all_that_waits_may_be_killed_and_steps_go_on():
             forked.py("pass")
 
 
+def test_a_template_that_is_killed_while_it_boots_is_booted_again():
+    with stepbox.Sandbox(preload=["json", "asyncio", "unittest.mock"]) as sandbox:
+        sandbox.run(["true"])
+        eventually(lambda: interpreters(sandbox))
+        for pid in interpreters(sandbox):
+            os.kill(pid, signal.SIGKILL)
+        warm(sandbox)
+
+
 def test_an_engine_that_is_killed_leaves_no_template():
     with stepbox.Sandbox(prewarm=2, preload=["json"]) as sandbox:
         warm(sandbox)
