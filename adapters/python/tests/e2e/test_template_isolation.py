@@ -427,5 +427,7 @@ def test_what_is_no_python_is_always_executed():
 
 def test_no_prewarm_keeps_every_step_cold():
     with stepbox.Sandbox(prewarm=0) as sandbox:
+        # Those of other sessions may wait in the same engine.
+        before = set(interpreters(sandbox))
         assert {sandbox.run_code("pass").start for _ in range(10)} == {"cold"}
-        assert interpreters(sandbox) == []
+        assert set(interpreters(sandbox)) <= before
