@@ -274,7 +274,10 @@ fn empty(scratch: &Scratch) -> Result<(), StepError> {
     let tree = rustix::io::fcntl_dupfd_cloexec(&scratch.tree, 3)
         .at(Step::EmptyScratch, operand.clone())?;
     Tree::open(tree)
-        .and_then(|tree| tree.clear())
+        .and_then(|tree| {
+            tree.clear()?;
+            tree.restore()
+        })
         .map_err(|error| {
             let kind = io::Error::from(io::ErrorKind::Other);
             StepError::new(Step::EmptyScratch, format!("{operand}: {error}"), &kind)

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -19,7 +19,7 @@ use super::realm::Inherited;
 use super::spawner::one;
 use crate::sandbox::identity::BOX_ID;
 use crate::sandbox::plan::{Context, Step, StepError, TEMPLATE};
-use crate::sandbox::skeleton::CODE_DIRECTORY;
+use crate::sandbox::skeleton::{CODE_DIRECTORY, put_back, take_aside};
 use crate::sandbox::template::{BOOT, FromTemplate, LIBRARY, Program, SCRIPT};
 use crate::sandbox::tree;
 use crate::sys::datagram;
@@ -30,6 +30,9 @@ use crate::sys::signal;
 const SOCKET: u32 = 3;
 const LIBRARY_AT: u32 = 4;
 const SCRIPT_AT: u32 = 5;
+
+/// What a library may write to while it is imported.
+const TEMPORARY: &str = "/tmp";
 
 /// Becomes an interpreter, or ends.
 pub(super) fn main(inherited: Inherited) -> ! {
@@ -53,7 +56,11 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     for step in TEMPLATE {
         match step {
             Step::TemplateScratch => {
+                // An interpreter may lie below what is covered.
+                let covered = |path: &&PathBuf| path.starts_with(TEMPORARY);
+                let aside = take_aside(program.prefixes.iter().filter(covered), *step)?;
                 scratch().at(*step, CODE_DIRECTORY)?;
+                put_back(aside, *step)?;
                 for (tree, target) in deps.iter().zip(&program.deps) {
                     let operand = target.display().to_string();
                     tree::attach(tree, target).at(*step, operand)?;
@@ -75,7 +82,7 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
 fn scratch() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let options = CString::new(format!("size=64m,mode=1777,uid={BOX_ID},gid={BOX_ID}"))?;
-    mount("tmpfs", "/tmp", "tmpfs", flags, Some(options.as_c_str()))?;
+    mount("tmpfs", TEMPORARY, "tmpfs", flags, Some(options.as_c_str()))?;
     mount(
         "tmpfs",
         CODE_DIRECTORY,

@@ -24,6 +24,9 @@ const IDLE: Duration = Duration::from_secs(300);
 const ROUNDS: Duration = Duration::from_secs(30);
 /// How long a boot with its imports may take.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How often a boot is begun anew that ended without a word, and after what time.
+const ENDED_AT_MOST: u32 = 2;
+const AGAIN: Duration = Duration::from_millis(100);
 /// Templates of an engine at most.
 const MOST: usize = 16;
 /// Bytes that the templates of an engine hold at most, beside the part of the machine's memory below. The one that was
@@ -174,6 +177,7 @@ impl Templates {
     async fn booted(&self, key: &TemplateKey, program: &Program) -> Booted {
         let mut preload = key.preload.clone();
         let mut notes = Vec::new();
+        let mut ended = 0;
         loop {
             let boot = self.boot_once(key, program, preload.clone());
             let error = match tokio::time::timeout(PATIENCE, boot).await {
@@ -189,7 +193,12 @@ impl Templates {
                     notes.push(format!("preload: {module} {reason}"));
                     preload.retain(|name| *name != module);
                 }
-                // The session, or the engine, is over.
+                // It may have been killed, as by a machine without memory.
+                TemplateError::Pool(PoolError::Gone(_)) if ended < ENDED_AT_MOST => {
+                    ended += 1;
+                    tokio::time::sleep(AGAIN).await;
+                }
+                // The session, or the engine, is over; or a module ends the interpreter.
                 TemplateError::Pool(PoolError::Gone(_)) => {
                     tracing::debug!("a template ended before it stood");
                     return Booted::Never("it ended".into());

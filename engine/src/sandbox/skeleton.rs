@@ -186,13 +186,7 @@ fn oom_score() -> io::Result<()> {
 /// Mounts the outer ones first; what is to be seen in them is taken aside and put back.
 fn mount_all_tmpfs(spec: &SkeletonSpec) -> Result<(), StepError> {
     let step = Step::MountTmpfs;
-    let mut aside: Vec<(&PathBuf, OwnedFd)> = Vec::new();
-    for path in &spec.shown {
-        let tree = open(path)
-            .and_then(|fd| tree::clone_at(fd, true))
-            .at(step, path.display().to_string())?;
-        aside.push((path, tree));
-    }
+    let aside = take_aside(&spec.shown, step)?;
     let mut all: Vec<_> = spec.tmpfs.iter().collect();
     all.sort_by_key(|tmpfs| tmpfs.target.components().count());
     for tmpfs in all {
@@ -201,6 +195,36 @@ fn mount_all_tmpfs(spec: &SkeletonSpec) -> Result<(), StepError> {
         fs::create_dir_all(&tmpfs.target).at(step, operand.clone())?;
         mount_tmpfs(&tmpfs.target, tmpfs.size, "1777").at(step, operand)?;
     }
+    put_back(aside, step)
+}
+
+/// Trees that are about to be covered, and where each is to be seen again.
+pub type Aside<'a> = Vec<(&'a Path, OwnedFd)>;
+
+/// Takes hold of what a mount is about to cover.
+///
+/// # Errors
+///
+/// The path that cannot be opened or cloned.
+pub fn take_aside<'a>(
+    paths: impl IntoIterator<Item = &'a PathBuf>,
+    step: Step,
+) -> Result<Aside<'a>, StepError> {
+    let taken = paths.into_iter().map(|path| {
+        let tree = open(path)
+            .and_then(|fd| tree::clone_at(fd, true))
+            .at(step, path.display().to_string())?;
+        Ok((path.as_path(), tree))
+    });
+    taken.collect()
+}
+
+/// Shows what was taken aside at its place in the mount that covers it.
+///
+/// # Errors
+///
+/// The path that nothing can be mounted at.
+pub fn put_back(aside: Aside<'_>, step: Step) -> Result<(), StepError> {
     for (path, tree) in aside {
         make_point(path, &tree)
             .and_then(|()| tree::attach(tree, path))

@@ -22,6 +22,8 @@ pub const SCRIPT: &str = "main.py";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Program {
     pub executable: PathBuf,
+    /// Where it and its library are. None lies below another.
+    pub prefixes: Vec<PathBuf>,
     /// What it starts with. The engine's defaults: nothing of a session's.
     pub environment: Vec<(String, String)>,
     /// The variables of a step of a session that adds none.

@@ -18,7 +18,7 @@ use crate::outcome::{
     AppliedLimit, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
     classify,
 };
-use crate::pool::{PoolError, Skeleton, Slot};
+use crate::pool::{Forked, PoolError, Skeleton, Slot};
 use crate::sandbox::cgroup::Counters;
 use crate::sandbox::init::{Code, Request};
 use crate::sandbox::skeleton::CODE_DIRECTORY;
@@ -279,6 +279,11 @@ impl Run<'_> {
 
     /// Leaves in the sandbox what the step is to run in, and nothing else.
     async fn choose(&self, kind: Kind, slot: &Slot, skeleton: &mut Skeleton) -> Start {
+        // What waits is the first that a machine without memory kills. Nothing of the step has been near it.
+        let dead = |forked: &Forked| forked.control.is_closed();
+        if skeleton.forked.as_ref().is_some_and(dead) {
+            skeleton.clear().await;
+        }
         match (kind, &skeleton.forked) {
             (Kind::Forkable, Some(_)) => Start::ForkedAhead,
             (Kind::Forkable, None) => {

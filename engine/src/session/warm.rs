@@ -62,6 +62,9 @@ impl Warm {
         if !spec.preload.is_empty() {
             booted.extend(environment::one_thread());
         }
+        let mut prefixes = interpreter.prefixes.clone();
+        prefixes.sort();
+        prefixes.dedup_by(|later, earlier| later.starts_with(&*earlier));
         Some(Self {
             templates,
             key: TemplateKey {
@@ -72,6 +75,7 @@ impl Warm {
             },
             program: Program {
                 executable: interpreter.executable.clone(),
+                prefixes,
                 environment: booted.into_iter().collect(),
                 usual,
                 deps: deps.map(|mount| mount.target.clone()),

@@ -81,6 +81,7 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
         startup: None,
         quiet: false,
         control_open: true,
+        directory: orders.request.directory.display().to_string(),
         program: orders
             .request
             .arguments
@@ -144,6 +145,8 @@ struct Watch<'a> {
     /// No process of the code is left: init's own end need not be waited for.
     quiet: bool,
     control_open: bool,
+    /// Where the code is to start, for a failure there.
+    directory: String,
     program: Vec<u8>,
 }
 
@@ -311,7 +314,14 @@ impl Watch<'_> {
                 match taken {
                     // An init that is gone shows as the death of the sandbox.
                     Ok(()) => drop(control.send(&ToInit::Adopt(main), &[]).await),
-                    Err(error) => self.not_started(&error),
+                    Err(mut error) => {
+                        // Its end, which follows, says less.
+                        self.forked = None;
+                        if error.step == Step::WorkingDirectory {
+                            error.operand.clone_from(&self.directory);
+                        }
+                        self.not_started(&error);
+                    }
                 }
             }
             None => {

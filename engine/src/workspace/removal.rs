@@ -8,7 +8,10 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, chmodat, fchmod, openat, seek, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RawDir, chmodat, fchmod, flistxattr, fremovexattr, openat, seek,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use super::files::{POSITION, named};
@@ -22,6 +25,9 @@ const OPEN_LEVELS: usize = 64;
 const WAITING_PER_LEVEL: usize = 4096;
 /// Fresh starts, when the code moves directories away below us.
 const ATTEMPTS: usize = 16;
+
+/// The kernel gives no longer list.
+const ATTRIBUTE_NAMES: usize = 64 * 1024;
 
 const READ_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
@@ -71,6 +77,34 @@ impl Tree {
                 .map_err(|errno| FileError::from_errno(b"", "clear", errno))?;
             empty(&root, Modes::Override).map_err(|failure| failure.tell(b""))
         })
+    }
+
+    /// Makes the root a directory as it was made: of the usual mode, and without attributes that its user gave it.
+    ///
+    /// # Errors
+    /// When its mode cannot be changed.
+    pub fn restore(&self) -> Result<(), FileError> {
+        rights::with_override(|| {
+            let root = open_forced(self.root(), b"", Modes::Override)
+                .map_err(|errno| FileError::from_errno(b"", "restore", errno))?;
+            forget_attributes(&root);
+            fchmod(&root, Mode::from_raw_mode(0o755))
+                .map_err(|errno| FileError::from_errno(b"", "restore", errno))
+        })
+    }
+}
+
+/// An access list would give what is made next other modes; another may hold data. What cannot be removed was not the
+/// user's to give, and a file system may have none.
+fn forget_attributes(root: &OwnedFd) {
+    let mut names = vec![0; ATTRIBUTE_NAMES];
+    let Ok(length) = flistxattr(root, &mut names[..]) else {
+        return;
+    };
+    for name in names[..length].split_inclusive(|byte| *byte == 0) {
+        if let Ok(name) = CStr::from_bytes_with_nul(name) {
+            let _ = fremovexattr(root, name);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ import sys
 SOCKET = 3
 LIBRARY = "/proc/self/fd/4"
 SCRIPT = "/run/stepbox/main.py"
+TRIAL = "/run/stepbox/trial.py"
 
 
 def load():
@@ -45,11 +46,8 @@ class Main:
         self.os = os
         self.gc = gc
         self.atexit = atexit
-        self.variables = dict(os.environb)
         self.module = type(sys)
-        self.loader = type(sys.modules["__main__"].__loader__)
-        self.known = set(sys.modules)
-        self.last = next(reversed(sys.modules))
+        self.variables = dict(os.environb)
         # What the variable adds is added anew for each step.
         added = os.environ.get("PYTHONPATH", "").split(":")
         self.path = [place for place in sys.path[1:] if place not in added]
@@ -57,7 +55,7 @@ class Main:
     def surroundings(self, environment):
         os = self.os
         pairs = dict(zip(environment[::2], environment[1::2]))
-        if pairs == self.variables:
+        if pairs == self.variables and list(pairs) == list(self.variables):
             return
         for name in self.variables:
             if name not in pairs:
@@ -66,18 +64,34 @@ class Main:
             if self.variables.get(name) != value:
                 os.environb[name] = value
         self.variables = pairs
-        listed = pairs.get(b"PYTHONPATH", b"")
-        sys.path[:] = [
-            SCRIPT.rpartition("/")[0],
-            *[os.fsdecode(place) for place in listed.split(b":") if place],
-            *self.path,
-        ]
+        # In the order in which they were given.
+        os.environ._data.clear()
+        os.environ._data.update(pairs)
+        self.places(pairs)
         place = pairs.get(b"PYTHONPYCACHEPREFIX")
         sys.pycache_prefix = os.fsdecode(place) if place else None
         if b"TZ" in pairs:
             import time
 
             time.tzset()
+
+    def places(self, pairs):
+        """The way of `site`: absolute, and each once."""
+        os = self.os
+        listed = pairs.get(b"PYTHONPATH", b"")
+        own = [os.path.abspath(os.fsdecode(place)) for place in listed.split(b":")] if listed else []
+        sys.path[:] = dict.fromkeys([SCRIPT.rpartition("/")[0], *own, *self.path])
+        return own
+
+    def customize(self, own):
+        """An interpreter that starts imports this where it is there."""
+        for place in own:
+            for name in ("sitecustomize", "sitecustomize.py"):
+                if self.os.access(f"{place}/{name}", 0):
+                    import site
+
+                    site.execsitecustomize()
+                    return
 
     def reseed(self):
         fresh = self.os.urandom
@@ -98,115 +112,77 @@ class Main:
             modules["torch"].manual_seed(int.from_bytes(fresh(8), "little") >> 1)
 
     def fresh_main(self):
+        """The interpreter adds the name of the file and the loader when it runs it."""
         main = self.module("__main__")
         scope = main.__dict__
-        scope["__file__"] = SCRIPT
-        scope["__cached__"] = None
-        scope["__builtins__"] = sys.modules["builtins"]
-        scope["__loader__"] = self.loader("__main__", SCRIPT)
         if sys.version_info < (3, 14):
             scope["__annotations__"] = {}
+        scope["__builtins__"] = sys.modules["builtins"]
         sys.modules["__main__"] = main
         return scope
 
-    def run(self, source, scope):
-        """Runs the code; gives the exit code, or none where it was interrupted."""
-        try:
-            exec(compile(source, SCRIPT, "exec", dont_inherit=True), scope)
-        except SystemExit as error:
-            return self.exit_code(error.code)
-        except BaseException as error:
-            self.show(error)
-            return None if isinstance(error, KeyboardInterrupt) else 1
-        return 0
+    def settle(self):
+        """What is here now is no code's."""
+        types = (dict, list, tuple, set, frozenset, property, staticmethod, classmethod, self.module, type(self.settle))
+        self.plain = frozenset([*types, type(rehearse), type(len), type([].append), type(rehearse.__code__)])
+        self.callbacks = self.atexit._ncallbacks()
+        self.collected = "gc" in sys.modules
 
-    def exit_code(self, code):
-        if code is None:
-            return 0
-        if isinstance(code, int):
-            return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
-        self.flush(sys.stdout)
+    def is_over(self):
+        """Whether nobody can tell a short end from the whole one, which takes longer than most steps and copies most pages: no
+        thread, no exit handler, and nothing with a finalizer is left of what the code made. The standard streams are
+        flushed then."""
+        threading = sys.modules.get("threading")
+        if threading is not None and (len(threading._active) > 1 or getattr(threading, "_threading_atexits", None)):
+            return False
+        # Before 3.10 each import of it has functions of its own.
+        atexit = sys.modules.get("atexit", self.atexit)
+        # Code that has it may have put things out of its sight.
+        if atexit._ncallbacks() != self.callbacks or ("gc" in sys.modules) != self.collected:
+            return False
+        if sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:
+            return False
+        made = self.gc.get_objects()
+        if len(made) > 20000:
+            return False
+        names, lineage = type.__dict__["__dict__"].__get__, type.__dict__["__mro__"].__get__
+        known = set(self.plain)
+        for thing in made:
+            kind = type(thing)
+            if kind in known:
+                continue
+            ancestors = lineage(kind)
+            if any("__del__" in names(ancestor) for ancestor in ancestors):
+                return False
+            if type in ancestors:
+                # What is made of it may be of a kind that is not in this list.
+                if any("__del__" in names(ancestor) for ancestor in lineage(thing)):
+                    return False
+            elif "__callback__" in dir(kind):
+                if thing.__callback__ is not None:
+                    return False
+            else:
+                known.add(kind)
+        if self.callbacks:
+            atexit._run_exitfuncs()
         try:
-            sys.stderr.write(f"{code}\n")
-        except BaseException:
-            pass
-        return 1
-
-    def show(self, error):
-        # The first entry is the call above.
-        traceback = error.__traceback__ and error.__traceback__.tb_next
-        error = error.with_traceback(traceback)
-        self.flush(sys.stdout)
-        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
-        if sys.version_info >= (3, 12):
-            sys.last_exc = error
-        try:
-            sys.excepthook(type(error), error, traceback)
-        except SystemExit:
-            raise
-        except BaseException as worse:
-            sys.stderr.write("Error in sys.excepthook:\n")
-            sys.__excepthook__(type(worse), worse, worse.__traceback__)
-            sys.stderr.write("\nOriginal exception was:\n")
-            sys.__excepthook__(type(error), error, traceback)
-
-    def flush(self, stream):
-        try:
-            stream.flush()
+            sys.stdout.flush()
+            sys.stderr.flush()
         except BaseException:
             return False
         return True
 
-    def finish(self, scope, code):
-        """Ends as an interpreter does, as far as a program can tell: threads, exit handlers, finalizers, streams."""
-        if "threading" in sys.modules:
-            try:
-                sys.modules["threading"]._shutdown()
-            except BaseException as error:
-                self.show(error)
-        # Before 3.10 each import of it has functions of its own.
-        sys.modules.get("atexit", self.atexit)._run_exitfuncs()
-        flushed = self.flush(sys.stdout) if sys.stdout is not None else True
-        if sys.stderr is not None:
-            self.flush(sys.stderr)
-        self.clear(scope)
-        modules = sys.modules
-        # Those that are new come last, and a look at each costs a page.
-        if len(modules) != len(self.known) or next(reversed(modules)) != self.last:
-            for name in reversed([name for name in list(modules) if name not in self.known]):
-                if isinstance(modules.get(name), self.module):
-                    self.clear(modules[name].__dict__)
-        self.gc.collect()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                self.flush(stream)
-        return code if flushed else 120
-
-    def clear(self, scope):
-        names = [name for name in scope if isinstance(name, str) and name != "__builtins__"]
-        # The private ones first, as the interpreter does.
-        for private in (True, False):
-            for name in names:
-                if (name[0:1] == "_" and name[1:2] != "_") == private:
-                    scope[name] = None
-
-    def end(self, code):
-        if code is None:
-            import signal
-
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            self.os.kill(self.os.getpid(), signal.SIGINT)
-        self.os._exit(code if code is not None else 130)
-
 
 def rehearse(main):
-    """Goes the way of a step once: each page that is written to for the first time since the fork is copied, which takes
-    longer than the step does. What it leaves is taken back."""
+    """Goes the way of a step once: what an interpreter makes when it first does something is then made."""
+    known = set(sys.modules)
     scope = main.fresh_main()
-    main.run(b"import sys\nprint(1)\n", scope)
-    main.flush(sys.stdout)
-    main.clear(scope)
+    exec(compile(b"import sys\nprint(1)\n", SCRIPT, "exec", dont_inherit=True), scope)
+    sys.stdout.flush()
+    scope.clear()
     main.gc.collect()
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
 
 
 def learn(main, environment, os, native):
@@ -232,22 +208,25 @@ def learn(main, environment, os, native):
 
 
 def trial(main, environment, os, native, page):
-    (ready, done), (hold, release) = os.pipe(), os.pipe()
+    ready, done = os.pipe()
+    with open(TRIAL, "wb") as file:
+        file.write(b"print(1)\n")
     child = os.fork()
     if not child:
         try:
             native.show()
-            os.close(release)
             main.surroundings(environment)
             main.reseed()
-            scope = main.fresh_main()
-            main.finish(scope, main.run(b"print(1)\n", scope))
-            os.write(done, b".")
-            os.read(hold, 1)
+            main.fresh_main()
+            # Runs the file to its end, says so, and waits.
+            native.trial(done)
         finally:
             os._exit(0)
+    os.close(done)
     os.read(ready, 1)
     written, read = touched(child, page)
+    os.kill(child, 9)
+    os.unlink(TRIAL)
     return encode(written, page, 0), encode(read, page, 16)
 
 
@@ -307,34 +286,41 @@ def live():
     quiet(os)
     del sys.path[0]
     sys.path.insert(0, "/run/stepbox")
+    # The interpreter has them by itself, and whoever asks for them imports them anew.
+    del sys.modules["gc"], sys.modules["atexit"]
     preload([name.decode() for name in names], os, native)
     # What was found in the template's own directories is not there in a sandbox.
     for place in [place for place in sys.path_importer_cache if place.startswith(("/run/", "/tmp", "/proc/"))]:
         if place != SCRIPT:
             del sys.path_importer_cache[place]
-    # The interpreter has them by itself, and a step that asks for them imports them anew.
-    del sys.modules["gc"], sys.modules["atexit"]
     main = Main(os, gc, atexit)
     main.surroundings(usual)
     rehearse(main)
+    native.keep_end(main.is_over)
     gc.collect()
     gc.freeze()
+    main.settle()
     learn(main, usual, os, native)
     expected = native.serve(held())
     # Only a process in a sandbox comes to here.
     main.surroundings(expected)
     main.reseed()
-    scope = main.fresh_main()
-    source, arguments, environment = native.wait()
+    main.fresh_main()
+    arguments, environment = native.wait()
     if environment != expected:
         main.surroundings(environment)
+    # What is relative is so to the step's own directory.
+    main.customize(main.places(dict(zip(environment[::2], environment[1::2]))))
     sys.argv = [os.fsdecode(argument) for argument in arguments[1:]]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = [os.fsdecode(argument) for argument in arguments]
-    code = main.run(source, scope)
-    del source
-    code = main.finish(scope, code)
-    main.end(code)
+    return native
 
 
-live()
+def hand_over(native):
+    """When a script has ended, the interpreter flushes the standard error stream, and at that instant no frame of the script
+    is left: there the code begins, as if it had been the script."""
+    sys.stderr = type("HandOver", (), {"flush": native.run})()
+
+
+hand_over(live())

@@ -148,8 +148,8 @@ pub fn pairs(strings: Strings<'_>) -> Object {
     python::list(strings.count * 2, strings.iter().map(python::bytes))
 }
 
-/// Waits for the step, and does what the code must not be able to do. Gives the interpreter's side the source, the name of
-/// its file, the arguments and the environment.
+/// Waits for the step, and does what the code must not be able to do. Gives the interpreter's side the arguments
+/// and the environment.
 pub fn wait() -> Object {
     let Ok((bytes, beside)) = receive(CONTROL) else {
         exit(1);
@@ -196,7 +196,6 @@ fn go(request: &Request<'_>, beside: &Descriptors) -> Object {
         give_up(CONTROL, place, errno)
     }
     python::tuple([
-        python::bytes(source),
         python::list(
             request.arguments.count,
             request.arguments.iter().map(python::bytes),

@@ -37,7 +37,34 @@ unsafe extern "C" {
     static PyExc_OSError: Object;
     static mut _Py_NoneStruct: [usize; 2];
     static stdout: *mut c_void;
+    static PyExc_KeyboardInterrupt: Object;
+    fn PySys_GetObject(name: *const c_char) -> Object;
+    fn PySys_SetObject(name: *const c_char, value: Object) -> c_int;
+    fn Py_LeaveRecursiveCall();
+    fn PyRun_SimpleFileExFlags(
+        file: *mut c_void,
+        name: *const c_char,
+        close: c_int,
+        flags: *mut c_void,
+    ) -> c_int;
+    fn Py_FinalizeEx() -> c_int;
+    fn Py_IncRef(object: Object);
+    fn PyObject_CallObject(callable: Object, arguments: Object) -> Object;
+    fn PyObject_IsTrue(object: Object) -> c_int;
+    fn PyErr_Clear();
 }
+
+// The library's own.
+unsafe extern "C" {
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void;
+    fn exit(code: c_int) -> !;
+    fn raise(number: c_int) -> c_int;
+    fn pause() -> c_int;
+    fn signal(number: c_int, handler: usize) -> usize;
+}
+
+const INTERRUPT: c_int = 2;
+const DEFAULT_HANDLER: usize = 0;
 
 #[repr(C)]
 struct MethodDefinition {
@@ -85,7 +112,7 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 14] = [
+static mut METHODS: [MethodDefinition; 17] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, ONE_ARGUMENT),
     method(c"asked", asked, NO_ARGUMENT),
@@ -99,6 +126,9 @@ static mut METHODS: [MethodDefinition; 14] = [
     method(c"begin_cell", begin_cell, NO_ARGUMENT),
     method(c"hear_interrupt", hear_interrupt, NO_ARGUMENT),
     method(c"finish_cell", finish_cell, ONE_ARGUMENT),
+    method(c"run", run, NO_ARGUMENT),
+    method(c"keep_end", keep_end, ONE_ARGUMENT),
+    method(c"trial", trial, ONE_ARGUMENT),
     END,
 ];
 
@@ -157,6 +187,114 @@ extern "C" fn refuse(_module: Object, text: Object) -> Object {
         None => null_mut(),
     }
 }
+
+/// Runs the code, and ends the process, as the interpreter does with the script that it is given: it is the interpreter that
+/// reads the file, shows an exception, hears of an exit, waits for threads, calls exit handlers and takes modules apart.
+///
+/// It is called in place of the flush of the standard error stream that follows a script, which is `boot.py`: where no frame
+/// is below.
+extern "C" fn run(_module: Object, _nothing: Object) -> Object {
+    // SAFETY: the name is a C string; what is given back is the interpreter's, which sets it again.
+    unsafe { PySys_SetObject(c"stderr".as_ptr(), PySys_GetObject(c"__stderr__".as_ptr())) };
+    // The call of this function was counted. Nothing returns to it.
+    // SAFETY: there is a call to be taken back.
+    unsafe { Py_LeaveRecursiveCall() };
+    let Some(Ended {
+        failed,
+        interrupted,
+        unflushed,
+    }) = run_to_the_end(SCRIPT)
+    else {
+        // As the interpreter says that it cannot open its script.
+        crate::sys::process::exit(2);
+    };
+    if interrupted {
+        // SAFETY: no pointer.
+        unsafe { signal(INTERRUPT, DEFAULT_HANDLER) };
+        // SAFETY: no pointer; the code may have blocked it.
+        unsafe { raise(INTERRUPT) };
+    }
+    let code = match (interrupted, unflushed) {
+        (true, _) => 130,
+        (false, true) => 120,
+        (false, false) => c_int::from(failed),
+    };
+    // SAFETY: no pointer. What C libraries registered for the end is run.
+    unsafe { exit(code) }
+}
+
+/// Says whether a short end is as good as the whole one.
+static mut IS_OVER: Object = null_mut();
+
+extern "C" fn keep_end(_module: Object, end: Object) -> Object {
+    // SAFETY: the interpreter's lock is held, and the object is kept for ever.
+    unsafe {
+        Py_IncRef(end);
+        IS_OVER = end;
+        PyBool_FromLong(1)
+    }
+}
+
+fn is_over() -> bool {
+    // SAFETY: the interpreter's lock is held; the callable is kept, and takes no argument.
+    let answer = unsafe { PyObject_CallObject(IS_OVER, null_mut()) };
+    if answer.is_null() {
+        // SAFETY: there is an exception, of which nobody is to hear.
+        unsafe { PyErr_Clear() };
+        return false;
+    }
+    // SAFETY: an object of the interpreter's.
+    unsafe { PyObject_IsTrue(answer) == 1 }
+}
+
+struct Ended {
+    failed: bool,
+    interrupted: bool,
+    unflushed: bool,
+}
+
+/// Runs a file as the interpreter's script, and ends the interpreter. None: there is no such file.
+fn run_to_the_end(path: &CStr) -> Option<Ended> {
+    // SAFETY: both are C strings.
+    let file = unsafe { fopen(path.as_ptr(), c"rb".as_ptr()) };
+    if file.is_null() {
+        return None;
+    }
+    // SAFETY: an open file, which the interpreter closes, and its name; no flags are none.
+    let failed = unsafe { PyRun_SimpleFileExFlags(file, path.as_ptr(), 1, null_mut()) } != 0;
+    // SAFETY: a look at what the interpreter notes of an exception that nobody caught, by the name that it has.
+    let interrupted =
+        failed && unsafe { PySys_GetObject(c"last_type".as_ptr()) == PyExc_KeyboardInterrupt };
+    // SAFETY: nothing of the interpreter's is used after this.
+    let unflushed = (interrupted || !is_over()) && unsafe { Py_FinalizeEx() } < 0;
+    Some(Ended {
+        failed,
+        interrupted,
+        unflushed,
+    })
+}
+
+/// Goes the way of a step to its end, says so to a descriptor, and waits to be killed.
+extern "C" fn trial(_module: Object, done: Object) -> Object {
+    let Some(done) = number(done) else {
+        return null_mut();
+    };
+    let ended = run_to_the_end(TRIAL);
+    if ended.is_some_and(|ended| !ended.failed) {
+        let _ = crate::sys::write_all(crate::sys::Fd(done), b".");
+        loop {
+            // SAFETY: no argument.
+            unsafe { pause() };
+        }
+    }
+    crate::sys::process::exit(1)
+}
+
+/// The file of a trial.
+const TRIAL: &CStr = c"/run/stepbox/trial.py";
+
+/// The file of the code.
+const SCRIPT: &CStr = c"/run/stepbox/main.py";
 
 /// Lets other processes of this user look at this one.
 extern "C" fn show(_module: Object, _nothing: Object) -> Object {

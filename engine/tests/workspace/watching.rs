@@ -97,7 +97,11 @@ fn whatever_changes_an_entry_is_told_and_reading_is_not() {
 }
 
 /// The file is closed before the store, as programs do.
-#[expect(unsafe_code, reason = "a mapping has no safe wrapper")]
+#[expect(
+    unsafe_code,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a mapping has no safe wrapper"
+)]
 fn write_mapped(path: &std::path::Path) {
     let file = fs::OpenOptions::new()
         .read(true)

@@ -115,6 +115,20 @@ def test_signals_are_as_at_a_login(sandbox):
     assert result.code_stderr == ""
 
 
+def test_what_code_does_to_its_home_itself_is_gone_after_the_step(sandbox):
+    code = (
+        "import os\n"
+        "for place in (os.path.expanduser('~'), os.environ['TMPDIR']):\n"
+        "    print(oct(os.stat(place).st_mode), os.listxattr(place))\n"
+        "    try: os.setxattr(place, 'user.kept', b'1')\n"
+        "    except OSError: pass\n"
+        "    os.chmod(place, 0)\n"
+    )
+    # One sandbox is used while the next is made.
+    for _ in range(4):
+        assert sandbox.py(code).stdout == "0o40755 []\n" * 2
+
+
 def test_home_and_temporary_files_are_there_and_not_in_the_workspace(sandbox):
     code = (
         "import tempfile, pathlib, getpass\n"
