@@ -20,16 +20,17 @@ use super::spawner::one;
 use crate::sandbox::identity::BOX_ID;
 use crate::sandbox::plan::{Context, Step, StepError, TEMPLATE};
 use crate::sandbox::skeleton::{CODE_DIRECTORY, put_back, take_aside};
-use crate::sandbox::template::{BOOT, FromTemplate, LIBRARY, Program, SCRIPT};
+use crate::sandbox::template::{BOOT, FromTemplate, LIBRARY, Program, SCRIPT, START};
 use crate::sandbox::tree;
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, close_range, duplicate_to, execve, exit_now};
 use crate::sys::signal;
 
-/// Where `boot.py` looks for the engine's socket, the library and itself.
+/// Where `start.py` and `boot.py` look for the engine's socket, the library, and each other.
 const SOCKET: u32 = 3;
 const LIBRARY_AT: u32 = 4;
 const SCRIPT_AT: u32 = 5;
+const BOOT_AT: u32 = 6;
 
 /// What a library may write to while it is imported.
 const TEMPORARY: &str = "/tmp";
@@ -116,17 +117,20 @@ fn keep_capabilities() -> io::Result<()> {
 /// Comes back only with the error.
 fn execute(engine: &OwnedFd, program: &Program) -> io::Result<io::Error> {
     let library = datagram::data("stepbox", LIBRARY)?;
-    let script = datagram::data(SCRIPT, BOOT.as_bytes())?;
+    let script = datagram::data(SCRIPT, START.as_bytes())?;
+    let boot = datagram::data(SCRIPT, BOOT.as_bytes())?;
     streams()?;
     // Numbers that are in use are no obstacle: all of these are above them.
     let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 16);
-    let (socket, library, script) = (
-        high(engine.as_fd())?,
-        high(library.as_fd())?,
-        high(script.as_fd())?,
-    );
+    let (socket, library) = (high(engine.as_fd())?, high(library.as_fd())?);
+    let (script, boot) = (high(script.as_fd())?, high(boot.as_fd())?);
     close_range(SOCKET, 15)?;
-    for (fd, number) in [(socket, SOCKET), (library, LIBRARY_AT), (script, SCRIPT_AT)] {
+    for (fd, number) in [
+        (socket, SOCKET),
+        (library, LIBRARY_AT),
+        (script, SCRIPT_AT),
+        (boot, BOOT_AT),
+    ] {
         duplicate_to(fd.as_fd(), number)?;
     }
     signal::unblock_all()?;
@@ -167,6 +171,7 @@ mod tests {
     fn the_script_knows_where_its_descriptors_are() {
         assert!(BOOT.contains(&format!("SOCKET = {SOCKET}\n")));
         assert!(BOOT.contains(&format!("\"/proc/self/fd/{LIBRARY_AT}\"")));
+        assert!(START.contains(&format!("\"/proc/self/fd/{BOOT_AT}\"")));
         assert!(BOOT.contains(&format!("SCRIPT = \"{CODE_DIRECTORY}/{SCRIPT}\"")));
     }
 }

@@ -12,7 +12,8 @@ use super::seccomp;
 
 /// The library that an interpreter loads.
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
-/// The script that it is started with.
+/// The script that it is started with, and what that executes.
+pub const START: &str = include_str!("../../template/src/start.py");
 pub const BOOT: &str = include_str!("../../template/src/boot.py");
 
 /// The name of the script of a template, and of that of each step of Python.

@@ -125,6 +125,7 @@ class Main:
         """What is here now is no code's."""
         types = (dict, list, tuple, set, frozenset, property, staticmethod, classmethod, self.module, type(self.settle))
         self.plain = frozenset([*types, type(rehearse), type(len), type([].append), type(rehearse.__code__)])
+        self.reference = sys.modules["_weakref"].ref
         self.callbacks = self.atexit._ncallbacks()
         self.collected = "gc" in sys.modules
 
@@ -158,7 +159,7 @@ class Main:
                 # What is made of it may be of a kind that is not in this list.
                 if any("__del__" in names(ancestor) for ancestor in lineage(thing)):
                     return False
-            elif "__callback__" in dir(kind):
+            elif self.reference in ancestors:
                 if thing.__callback__ is not None:
                     return False
             else:
@@ -209,8 +210,10 @@ def learn(main, environment, os, native):
 
 def trial(main, environment, os, native, page):
     ready, done = os.pipe()
-    with open(TRIAL, "wb") as file:
-        file.write(b"print(1)\n")
+    # By descriptor: a file object that is left would make the end of the trial the whole one.
+    file = os.open(TRIAL, os.O_CREAT | os.O_WRONLY)
+    os.write(file, b"print(1)\n")
+    os.close(file)
     child = os.fork()
     if not child:
         try:
