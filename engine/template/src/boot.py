@@ -121,10 +121,12 @@ class Main:
         sys.modules["__main__"] = main
         return scope
 
-    def settle(self):
+    def settle(self, preloaded):
         """What is here now is no code's."""
         types = (dict, list, tuple, set, frozenset, property, staticmethod, classmethod, self.module, type(self.settle))
         self.plain = frozenset([*types, type(rehearse), type(len), type([].append), type(rehearse.__code__)])
+        # Libraries of a preload may have exit handlers of the process's.
+        self.modules = 0 if preloaded else len(sys.modules)
         self.reference = sys.modules["_weakref"].ref
         self.callbacks = self.atexit._ncallbacks()
         self.collected = "gc" in sys.modules
@@ -132,20 +134,20 @@ class Main:
     def is_over(self):
         """Whether nobody can tell a short end from the whole one, which takes longer than most steps and copies most pages: no
         thread, no exit handler, and nothing with a finalizer is left of what the code made. The standard streams are
-        flushed then."""
+        flushed then. 2: nor has the code loaded a library that may have something to do at the end of the process."""
         threading = sys.modules.get("threading")
         if threading is not None and (len(threading._active) > 1 or getattr(threading, "_threading_atexits", None)):
-            return False
+            return 0
         # Before 3.10 each import of it has functions of its own.
         atexit = sys.modules.get("atexit", self.atexit)
         # Code that has it may have put things out of its sight.
         if atexit._ncallbacks() != self.callbacks or ("gc" in sys.modules) != self.collected:
-            return False
+            return 0
         if sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:
-            return False
+            return 0
         made = self.gc.get_objects()
         if len(made) > 20000:
-            return False
+            return 0
         names, lineage = type.__dict__["__dict__"].__get__, type.__dict__["__mro__"].__get__
         known = set(self.plain)
         for thing in made:
@@ -154,14 +156,14 @@ class Main:
                 continue
             ancestors = lineage(kind)
             if any("__del__" in names(ancestor) for ancestor in ancestors):
-                return False
+                return 0
             if type in ancestors:
                 # What is made of it may be of a kind that is not in this list.
                 if any("__del__" in names(ancestor) for ancestor in lineage(thing)):
-                    return False
+                    return 0
             elif self.reference in ancestors:
                 if thing.__callback__ is not None:
-                    return False
+                    return 0
             else:
                 known.add(kind)
         if self.callbacks:
@@ -170,8 +172,8 @@ class Main:
             sys.stdout.flush()
             sys.stderr.flush()
         except BaseException:
-            return False
-        return True
+            return 0
+        return 2 if len(sys.modules) == self.modules else 1
 
 
 def rehearse(main):
@@ -302,7 +304,7 @@ def live():
     native.keep_end(main.is_over)
     gc.collect()
     gc.freeze()
-    main.settle()
+    main.settle(bool(names))
     learn(main, usual, os, native)
     expected = native.serve(held())
     # Only a process in a sandbox comes to here.

@@ -50,7 +50,6 @@ unsafe extern "C" {
     fn Py_FinalizeEx() -> c_int;
     fn Py_IncRef(object: Object);
     fn PyObject_CallObject(callable: Object, arguments: Object) -> Object;
-    fn PyObject_IsTrue(object: Object) -> c_int;
     fn PyErr_Clear();
 }
 
@@ -203,6 +202,7 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
         failed,
         interrupted,
         unflushed,
+        alone,
     }) = run_to_the_end(SCRIPT)
     else {
         // As the interpreter says that it cannot open its script.
@@ -219,11 +219,14 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
         (false, true) => 120,
         (false, false) => c_int::from(failed),
     };
+    if alone {
+        crate::sys::process::exit(code.unsigned_abs());
+    }
     // SAFETY: no pointer. What C libraries registered for the end is run.
     unsafe { exit(code) }
 }
 
-/// Says whether a short end is as good as the whole one.
+/// Says whether a short end is as good as the whole one: `Main.is_over` of `boot.py`.
 static mut IS_OVER: Object = null_mut();
 
 extern "C" fn keep_end(_module: Object, end: Object) -> Object {
@@ -235,22 +238,24 @@ extern "C" fn keep_end(_module: Object, end: Object) -> Object {
     }
 }
 
-fn is_over() -> bool {
+fn is_over() -> c_long {
     // SAFETY: the interpreter's lock is held; the callable is kept, and takes no argument.
     let answer = unsafe { PyObject_CallObject(IS_OVER, null_mut()) };
     if answer.is_null() {
         // SAFETY: there is an exception, of which nobody is to hear.
         unsafe { PyErr_Clear() };
-        return false;
+        return 0;
     }
-    // SAFETY: an object of the interpreter's.
-    unsafe { PyObject_IsTrue(answer) == 1 }
+    // SAFETY: an object of the interpreter's, a small number.
+    unsafe { PyLong_AsLong(answer) }
 }
 
 struct Ended {
     failed: bool,
     interrupted: bool,
     unflushed: bool,
+    /// No library has anything to do at the end of the process.
+    alone: bool,
 }
 
 /// Runs a file as the interpreter's script, and ends the interpreter. None: there is no such file.
@@ -265,12 +270,14 @@ fn run_to_the_end(path: &CStr) -> Option<Ended> {
     // SAFETY: a look at what the interpreter notes of an exception that nobody caught, by the name that it has.
     let interrupted =
         failed && unsafe { PySys_GetObject(c"last_type".as_ptr()) == PyExc_KeyboardInterrupt };
+    let over = if interrupted { 0 } else { is_over() };
     // SAFETY: nothing of the interpreter's is used after this.
-    let unflushed = (interrupted || !is_over()) && unsafe { Py_FinalizeEx() } < 0;
+    let unflushed = over == 0 && unsafe { Py_FinalizeEx() } < 0;
     Some(Ended {
         failed,
         interrupted,
         unflushed,
+        alone: over == 2,
     })
 }
 

@@ -160,14 +160,12 @@ class ExecutionResult:
         truncated_stdout: More was written than was kept; `stdout_total_bytes` says how much.
         truncated_stderr: The same of standard error.
         results: What a cell of a kernel shows beside its output; empty of a step.
-        start: How the process came to be: `cold`, `forked` or `forked_ahead`, or `kernel` for a cell; None:
-            nothing was started.
         usage: What the step used.
         limits: `memory`, `pids`, `cpu` and `workspace`: the value, and what holds it.
         isolation: The layers that were in force.
         image_digest: Of the image that the step ran in; empty for the host's.
         start: How the code's process came to be: `cold` (it executed its program), `forked` (from a booted interpreter,
-            when the step was asked for) or `forked_ahead` (before, and it waited). None: the code did not run.
+            when the step was asked for), `forked_ahead` (before, and it waited) or `kernel` (a cell). None: none ran.
         step_id: The engine's name of the step.
         files_shared: Steps overlapped: a change may be another's.
         files_truncated: The scan of the workspace ended at its budget.
@@ -193,7 +191,6 @@ class ExecutionResult:
     limits: dict[str, Limit] = field(default_factory=dict)
     isolation: list[str] = field(default_factory=list)
     image_digest: str = ""
-    start: str | None = None
     step_id: str = ""
     start: str | None = None
     files_shared: bool = False
