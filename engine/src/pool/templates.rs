@@ -1,6 +1,6 @@
 //! The templates of an engine: found by what distinguishes them, booted in the background, rotated, bounded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +13,7 @@ use super::{Launcher, PoolError};
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
+use crate::spec::Interpreter;
 
 /// What is the same in every fork of a template, the layout of memory and the seed of string hashes, is so no longer than
 /// this, and for no more forks.
@@ -79,6 +80,8 @@ pub struct TemplateView {
 pub struct Templates {
     launcher: Launcher,
     entries: Arc<Mutex<HashMap<TemplateKey, Entry>>>,
+    /// Directories of the host that code of a session of this engine could write to.
+    exposed: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl Templates {
@@ -87,6 +90,7 @@ impl Templates {
         Self {
             launcher,
             entries: Arc::default(),
+            exposed: Arc::default(),
         }
     }
 
@@ -94,9 +98,37 @@ impl Templates {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Code may write to these from now on: no interpreter that lies there is booted with a template's rights, in whichever
+    /// session. The paths are resolved.
+    pub fn expose(&self, directories: impl IntoIterator<Item = PathBuf>) {
+        self.exposed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(directories);
+    }
+
+    /// Whether code could have changed what an interpreter is.
+    fn is_exposed(&self, interpreter: &Interpreter) -> bool {
+        let exposed = self.exposed.lock().unwrap_or_else(PoisonError::into_inner);
+        let executable = interpreter.executable.parent().map(PathBuf::from);
+        let mut places = interpreter.prefixes.iter().cloned().chain(executable);
+        !exposed.is_empty()
+            && places.any(|place| {
+                // One that cannot be resolved is not there to be written to.
+                let place = place.canonicalize().unwrap_or(place);
+                exposed
+                    .iter()
+                    .any(|known| place.starts_with(known) || known.starts_with(&place))
+            })
+    }
+
     /// The template for `key`, as far as it is now. One that is wanted for the first time is booted in the background, and
     /// so is what takes the place of one that has served its time.
     pub fn get(&self, key: &TemplateKey, program: &Program) -> Booted {
+        let interpreter = key.root.interpreter.as_ref();
+        if interpreter.is_some_and(|interpreter| self.is_exposed(interpreter)) {
+            return Booted::Never("code of a session can write to its interpreter".into());
+        }
         let mut entries = self.entries();
         let found = entries.get_mut(key).map(|entry| {
             entry.used = Instant::now();

@@ -99,6 +99,7 @@ impl Engine {
         let launcher = self.inner.launcher.clone();
         let seed = spares.take(&root).await?;
         let realm = (seed.slot.realm, seed.slot.user);
+        self.inner.templates.expose(writable(&spec));
         let posture = Posture {
             realm,
             skeleton: skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
@@ -220,6 +221,19 @@ fn make_directories(directory: &Path, spec: &SandboxSpec) -> Result<PathBuf, Ses
             Ok(path.clone())
         }
     }
+}
+
+/// What of the host the session's code can write to.
+fn writable(spec: &SandboxSpec) -> Vec<PathBuf> {
+    let workspace = match &spec.workspace {
+        WorkspaceSource::Given { path, .. } => Some(path.clone()),
+        WorkspaceSource::Private => None,
+    };
+    let mounts = spec.mounts.iter().filter(|mount| !mount.read_only);
+    workspace
+        .into_iter()
+        .chain(mounts.map(|mount| mount.source.clone()))
+        .collect()
 }
 
 /// How many sandboxes a session keeps ready.

@@ -6,7 +6,9 @@ import os
 import re
 import secrets
 import signal
+import sys
 import textwrap
+import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -431,3 +433,24 @@ def test_no_prewarm_keeps_every_step_cold():
         before = set(interpreters(sandbox))
         assert {sandbox.run_code("pass").start for _ in range(10)} == {"cold"}
         assert set(interpreters(sandbox)) <= before
+
+
+def test_an_interpreter_that_code_can_write_to_is_not_booted_with_a_templates_rights(tmp_path, monkeypatch):
+    project = tmp_path / "project"
+    venv.create(project / ".venv", symlinks=True)
+    monkeypatch.setattr(sys, "executable", str(project / ".venv/bin/python"))
+    monkeypatch.setattr(sys, "prefix", str(project / ".venv"))
+    monkeypatch.setattr(sys, "exec_prefix", str(project / ".venv"))
+    with stepbox.Sandbox() as untouched:
+        warm(untouched)
+    plant = """
+        import pathlib, sys
+        place = next(pathlib.Path("/workspace/.venv/lib").glob("python*/site-packages"))
+        (place / "planted.pth").write_text("import os; os.environ['PLANTED'] = '1'\\n")
+    """
+    for options in ({"workspace": project}, {}):
+        with stepbox.Sandbox(preload=["json"], **options) as sandbox:
+            results = [sandbox.run_code(textwrap.dedent(plant) if options else "pass") for _ in range(5)]
+            assert [result.start for result in results] == ["cold"] * 5
+            assert any("can write to its interpreter" in note for note in results[-1].runtime_notes)
+            assert templates(sandbox) == []
