@@ -127,16 +127,22 @@ class Main:
         self.plain = frozenset([*types, type(rehearse), type(len), type([].append), type(rehearse.__code__)])
         # Libraries of a preload may have exit handlers of the process's.
         self.modules = 0 if preloaded else len(sys.modules)
+        self.builtin = type(len)
         self.reference = sys.modules["_weakref"].ref
+        self.ends = self.thread_ends()
         self.callbacks = self.atexit._ncallbacks()
         self.collected = "gc" in sys.modules
+
+    def thread_ends(self):
+        """How many functions wait for the end of threads. Those of a preload have nothing to do where none was started."""
+        return len(getattr(sys.modules.get("threading"), "_threading_atexits", ()))
 
     def is_over(self):
         """Whether nobody can tell a short end from the whole one, which takes longer than most steps and copies most pages: no
         thread, no exit handler, and nothing with a finalizer is left of what the code made. The standard streams are
         flushed then. 2: nor has the code loaded a library that may have something to do at the end of the process."""
         threading = sys.modules.get("threading")
-        if threading is not None and (len(threading._active) > 1 or getattr(threading, "_threading_atexits", None)):
+        if threading is not None and (len(threading._active) > 1 or self.thread_ends() != self.ends):
             return 0
         # Before 3.10 each import of it has functions of its own.
         atexit = sys.modules.get("atexit", self.atexit)
@@ -162,7 +168,9 @@ class Main:
                 if any("__del__" in names(ancestor) for ancestor in lineage(thing)):
                     return 0
             elif self.reference in ancestors:
-                if thing.__callback__ is not None:
+                heard = thing.__callback__
+                # That of the caches of abstract classes, which each check of an instance may fill, tells nobody.
+                if heard is not None and not (type(heard) is self.builtin and heard.__name__ == "_destroy"):
                     return 0
             else:
                 known.add(kind)
