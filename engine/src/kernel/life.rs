@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{interpreter, results};
-use crate::outcome::{Evidence, ExecFailure, RichResult, StartupFailure};
+use crate::outcome::{Evidence, RichResult};
 use crate::pool::{Skeleton, Slot, Streams};
 use crate::sandbox::cgroup::Counters;
 use crate::sandbox::init::{FromInit, Request, ToInit};
@@ -323,35 +323,18 @@ impl Life<'_> {
         match message {
             FromInit::Windows | FromInit::Joinable | FromInit::Ready => {}
             FromInit::Started => self.guard.evidence.started = true,
-            FromInit::Failed(error) => {
-                self.guard.evidence.startup = Some(StartupFailure {
-                    step: error.step.name().into(),
-                    errno: Some(error.errno),
-                    message: error.to_string(),
-                });
-                self.guard.kill();
-            }
+            FromInit::Failed(error) => self.guard.not_started(&error),
             FromInit::ExecFailed { errno, looked_in } => {
-                self.guard.evidence.exec = Some(ExecFailure {
-                    path: std::mem::take(&mut self.program),
-                    errno,
-                    looked_in,
-                });
-                self.guard.kill();
+                let program = std::mem::take(&mut self.program);
+                self.guard.not_executed(program, errno, looked_in);
             }
             FromInit::Exited {
                 status,
                 alone,
                 largest,
             } => {
-                self.guard.evidence.wait_status = Some(status);
-                if let Some(bytes) = largest {
-                    self.guard.peak.raise(bytes);
-                }
                 self.quiet = alone;
-                if !alone {
-                    self.guard.kill();
-                }
+                self.guard.exited(status, alone, largest);
             }
             FromInit::Answered {
                 number,

@@ -9,9 +9,10 @@ use tokio::io::unix::AsyncFd;
 
 use super::listener::{Attempt, Listener};
 use super::watchdog::{Peak, Watchdog};
-use crate::outcome::Evidence;
+use crate::outcome::{Evidence, ExecFailure, StartupFailure};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::cgroup::OomWatch;
+use crate::sandbox::plan::StepError;
 use crate::sys::readiness;
 
 /// How long an out-of-memory wake-up waits for the kernel's count to rise: a task that is killed by us before that is
@@ -64,6 +65,36 @@ impl<'a> Guard<'a> {
     pub(crate) fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
         self.listener = Some(Listener::new(listener)?);
         Ok(())
+    }
+
+    /// Init, or what was forked into the sandbox, did not get to the code.
+    pub(crate) fn not_started(&mut self, error: &StepError) {
+        self.evidence.startup = Some(StartupFailure {
+            step: error.step.name().into(),
+            errno: Some(error.errno),
+            message: error.to_string(),
+        });
+        self.kill();
+    }
+
+    pub(crate) fn not_executed(&mut self, program: Vec<u8>, errno: i32, looked_in: Vec<String>) {
+        self.evidence.exec = Some(ExecFailure {
+            path: program,
+            errno,
+            looked_in,
+        });
+        self.kill();
+    }
+
+    /// The main process has ended. What it left is ended too, if it is not `alone`.
+    pub(crate) fn exited(&mut self, status: i32, alone: bool, largest: Option<u64>) {
+        self.evidence.wait_status = Some(status);
+        if let Some(bytes) = largest {
+            self.peak.raise(bytes);
+        }
+        if !alone {
+            self.kill();
+        }
     }
 
     /// A pidfd of init, for [`ended`].

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::guard::{Guard, OomBell, bite, ended};
 use super::stream::{Events, Listeners, Stream, either};
 use super::watchdog::Watchdog;
-use crate::outcome::{Evidence, ExecFailure, Output, StartupFailure};
+use crate::outcome::{Evidence, Output};
 use crate::pool::{Forked, Skeleton, Slot, Streams};
 use crate::sandbox::init::{FromInit, Request, ToInit};
-use crate::sandbox::plan::{Context, Step, StepError};
+use crate::sandbox::plan::{Context, Step};
 use crate::sandbox::template::FromTemplate;
 use crate::sys::datagram;
 
@@ -253,28 +253,18 @@ impl Watch<'_> {
             | FromInit::Ready
             | FromInit::Answered { .. } => {}
             FromInit::Started => self.started(),
-            FromInit::Failed(error) => self.not_started(&error),
+            FromInit::Failed(error) => self.guard.not_started(&error),
             FromInit::ExecFailed { errno, looked_in } => {
-                self.guard.evidence.exec = Some(ExecFailure {
-                    path: std::mem::take(&mut self.program),
-                    errno,
-                    looked_in,
-                });
-                self.guard.kill();
+                let program = std::mem::take(&mut self.program);
+                self.guard.not_executed(program, errno, looked_in);
             }
             FromInit::Exited {
                 status,
                 alone,
                 largest,
             } => {
-                self.guard.evidence.wait_status = Some(status);
-                if let Some(bytes) = largest {
-                    self.guard.peak.raise(bytes);
-                }
                 self.quiet = alone;
-                if !alone {
-                    self.guard.kill();
-                }
+                self.guard.exited(status, alone, largest);
             }
         }
     }
@@ -282,15 +272,6 @@ impl Watch<'_> {
     fn started(&mut self) {
         self.startup = Some(self.begun.elapsed());
         self.guard.evidence.started = true;
-    }
-
-    fn not_started(&mut self, error: &StepError) {
-        self.guard.evidence.startup = Some(StartupFailure {
-            step: error.step.name().into(),
-            errno: Some(error.errno),
-            message: error.to_string(),
-        });
-        self.guard.kill();
     }
 
     /// Takes in what the process says that waits for the code; none: it says no more.
@@ -320,13 +301,13 @@ impl Watch<'_> {
                         if error.step == Step::WorkingDirectory {
                             error.operand.clone_from(&self.directory);
                         }
-                        self.not_started(&error);
+                        self.guard.not_started(&error);
                     }
                 }
             }
             None => {
                 self.forked = None;
-                self.not_started(&Forked::silent());
+                self.guard.not_started(&Forked::silent());
             }
         }
     }

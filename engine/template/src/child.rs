@@ -165,11 +165,6 @@ pub fn wait() -> Object {
     }
 }
 
-/// Whether the step is there, or nobody waits for this process any more.
-pub fn asked() -> bool {
-    crate::sys::is_readable(CONTROL)
-}
-
 fn long(beside: &Descriptors) -> Object {
     let found = beside
         .iter()

@@ -111,10 +111,9 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 17] = [
+static mut METHODS: [MethodDefinition; 16] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, ONE_ARGUMENT),
-    method(c"asked", asked, NO_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
     method(c"show", show, NO_ARGUMENT),
     method(c"keep_written", keep_written, ONE_ARGUMENT),
@@ -169,11 +168,6 @@ extern "C" fn serve(_module: Object, memory: Object) -> Object {
         Some(memory) => crate::serve::serve(memory),
         None => null_mut(),
     }
-}
-
-extern "C" fn asked(_module: Object, _nothing: Object) -> Object {
-    // SAFETY: the interpreter's lock is held.
-    unsafe { PyBool_FromLong(crate::child::asked().into()) }
 }
 
 extern "C" fn wait(_module: Object, _nothing: Object) -> Object {

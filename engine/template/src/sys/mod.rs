@@ -140,16 +140,6 @@ pub fn chdir(path: &CStr) -> Answer<()> {
 
 /// Waits until one of `wanted` can be read, or its other end is gone, and says which.
 pub fn wait_readable<const N: usize>(wanted: [Fd; N]) -> Answer<[bool; N]> {
-    poll(wanted, None)
-}
-
-/// Whether `fd` can be read, or its other end is gone, now.
-pub fn is_readable(fd: Fd) -> bool {
-    matches!(poll([fd], Some(&[0, 0])), Ok([true]))
-}
-
-/// `limit`: seconds and nanoseconds.
-fn poll<const N: usize>(wanted: [Fd; N], limit: Option<&[u64; 2]>) -> Answer<[bool; N]> {
     #[repr(C)]
     struct PollFd {
         fd: u32,
@@ -162,19 +152,9 @@ fn poll<const N: usize>(wanted: [Fd; N], limit: Option<&[u64; 2]>) -> Answer<[bo
         events: IN,
         found: 0,
     });
-    // The kernel writes what is left of the time.
-    let mut limit = limit.copied();
-    let limit = limit
-        .as_mut()
-        .map_or(0, |limit| limit.as_mut_ptr() as usize);
     loop {
-        // SAFETY: an array of the kernel's structure and its length, a time of two words or none, and no mask.
-        let done = unsafe {
-            call(
-                number::PPOLL,
-                [polled.as_mut_ptr() as usize, N, limit, 0, 0],
-            )
-        };
+        // SAFETY: an array of the kernel's structure and its length; neither a time limit nor a mask.
+        let done = unsafe { call(number::PPOLL, [polled.as_mut_ptr() as usize, N, 0, 0, 0]) };
         match done {
             Ok(_) => return Ok(polled.map(|fd| fd.found != 0)),
             Err(EINTR) => {}
