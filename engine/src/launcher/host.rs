@@ -22,7 +22,7 @@ use crate::sandbox::{seccomp, tree};
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::exit_now;
 use crate::sys::mount::{Attributes, set_attributes};
-use crate::sys::{datagram, namespace, signal};
+use crate::sys::{datagram, namespace, schedule, signal};
 
 /// Roots kept for later slots; past it the oldest is let go.
 const MAX_ROOTS: usize = 32;
@@ -115,6 +115,7 @@ pub(super) fn enter_namespaces() -> Result<Mode, StepError> {
         MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
     )
     .at(Step::MountNamespace, "propagation")?;
+    schedule::leave_realtime().at(Step::OrdinaryProcesses, "scheduler")?;
     Ok(mode)
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::system::sethostname;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
     set_capabilities,
@@ -17,9 +18,10 @@ use rustix::thread::{
 
 use super::realm::Inherited;
 use super::spawner::one;
+use crate::sandbox::child::resource_limits;
 use crate::sandbox::identity::BOX_ID;
 use crate::sandbox::plan::{Context, Step, StepError, TEMPLATE};
-use crate::sandbox::skeleton::{CODE_DIRECTORY, put_back, take_aside};
+use crate::sandbox::skeleton::{CODE_DIRECTORY, HOST_NAME, put_back, take_aside};
 use crate::sandbox::template::{BOOT, FromTemplate, LIBRARY, Program, SCRIPT, START};
 use crate::sandbox::tree;
 use crate::sys::datagram;
@@ -67,6 +69,9 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
                     tree::attach(tree, target).at(*step, operand)?;
                 }
             }
+            // What a library learns of these when it is imported it tells every step.
+            Step::Hostname => sethostname(HOST_NAME.as_bytes()).at(*step, HOST_NAME)?,
+            Step::ResourceLimits => resource_limits(None).at(*step, "limits of a step")?,
             Step::KeepToEnter => keep_capabilities().at(*step, "capabilities")?,
             Step::Execute => {
                 let operand = program.executable.display().to_string();

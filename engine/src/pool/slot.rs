@@ -14,7 +14,7 @@ use super::{Channel, Launcher, PoolError};
 use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner};
 use crate::outcome::AppliedLimit;
 use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, OomWatch, SlotCgroup};
-use crate::sandbox::init::{FromInit, ToInit};
+use crate::sandbox::init::FromInit;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::sandbox::template::Fork;
@@ -124,8 +124,9 @@ pub struct Slot {
     sub_template: Option<(u64, SubTemplate)>,
 }
 
-/// Tasks of ours in a step's cgroup beside the code's: its init.
+/// Tasks of ours in a step's cgroup beside the code's: its init, and of some forked steps who holds its memory.
 const OWN_TASKS: u64 = 1;
+const HOLDERS: u64 = 1;
 
 impl Slot {
     /// Makes a slot in a realm. Takes milliseconds, and a network namespace: off the call path.
@@ -209,6 +210,13 @@ impl Slot {
             .is_some_and(|(_, sub_template)| sub_template.is_alive())
     }
 
+    /// Whether what is forked into its sandboxes has its memory held by a second process.
+    #[must_use]
+    pub fn holds(&self, spec: &SkeletonSpec) -> bool {
+        let large = |(_, sub_template): &(u64, SubTemplate)| sub_template.large;
+        !spec.watched && self.can_fork() && self.sub_template.as_ref().is_some_and(large)
+    }
+
     /// Has a process forked into a sandbox of this slot, to wait there. It is on its way at return.
     pub async fn fork(
         &self,
@@ -228,6 +236,7 @@ impl Slot {
             leaf: leaf.is_some(),
             tasks: spec.tasks,
             pinned: spec.pinned,
+            held: self.holds(spec),
             environment,
         };
         let ways = std::mem::take(&mut skeleton.ways);
@@ -248,7 +257,7 @@ impl Slot {
             // Init is told before the step begins: its end is then seen by nobody in between.
             skeleton
                 .control
-                .send(&ToInit::Adopt(forked.main), &[])
+                .send(&forked.adoption(), &[])
                 .await
                 .map_err(PoolError::io("init"))?;
         }
@@ -324,10 +333,12 @@ impl Slot {
         }
     }
 
-    /// Writes the limits that differ from the last ones.
-    pub fn apply(&mut self, limits: &Limits) -> Result<Vec<AppliedLimit>, PoolError> {
+    /// Writes the limits that differ from the last ones. `held`: the process of the step will be one that [`Self::holds`]
+    /// speaks of.
+    pub fn apply(&mut self, limits: &Limits, held: bool) -> Result<Vec<AppliedLimit>, PoolError> {
+        let own = OWN_TASKS + if held { HOLDERS } else { 0 };
         match &mut self.cgroup {
-            Some(cgroup) => Ok(cgroup.apply(limits, OWN_TASKS)?),
+            Some(cgroup) => Ok(cgroup.apply(limits, own)?),
             None => Ok(Vec::new()),
         }
     }

@@ -9,12 +9,16 @@ use std::time::Instant;
 
 use super::{Channel, Launcher, PoolError};
 use crate::launcher::message::{RealmId, Role};
+use crate::sandbox::init::ToInit;
 use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::{Fork, FromTemplate, Program, Setup, ToTemplate, failure};
 use crate::sys::datagram;
 
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes, above which the end of a fork is not to wait for its memory. A plain interpreter has a quarter of that.
+const LARGE: u64 = 32 << 20;
 
 /// A booted interpreter. It ends when this is dropped.
 #[derive(Debug)]
@@ -86,6 +90,7 @@ impl Template {
         match receive(&channel, "a sub-template").await? {
             (FromTemplate::Ready(_), _) => Ok(SubTemplate {
                 channel,
+                large: self.memory > LARGE,
                 forks: Arc::clone(&self.forks),
             }),
             (FromTemplate::Failed { place, errno }, _) => Err(failure(place, errno).into()),
@@ -115,6 +120,8 @@ fn refused(text: &str) -> TemplateError {
 #[derive(Debug)]
 pub(super) struct SubTemplate {
     channel: Channel,
+    /// To take its memory apart takes longer than the rest of a small step.
+    pub(super) large: bool,
     /// Those of its template.
     forks: Arc<AtomicU64>,
 }
@@ -141,6 +148,7 @@ impl SubTemplate {
         Ok(Forked {
             control: Channel::new(ours).map_err(PoolError::io("socket"))?,
             main: 0,
+            holder: None,
             listener: None,
         })
     }
@@ -160,7 +168,9 @@ impl SubTemplate {
 pub struct Forked {
     pub control: Channel,
     /// Its number in the sandbox; 0: it has not said so yet.
-    pub main: i32,
+    main: i32,
+    /// The process that holds its memory, if there is one.
+    holder: Option<i32>,
     /// The listener of its filter; taken by the step.
     pub listener: Option<OwnedFd>,
 }
@@ -181,18 +191,31 @@ impl Forked {
         word: &FromTemplate,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), StepError> {
-        let (number, listener) = match word {
-            FromTemplate::Ready(number) => (i32::try_from(*number).ok(), descriptors),
+        let (number, holder) = match word {
+            FromTemplate::Waits { number, holder } => (number, holder),
             FromTemplate::Failed { place, errno } => return Err(failure(*place, *errno)),
-            FromTemplate::Started | FromTemplate::Refused(_) => (None, Vec::new()),
+            FromTemplate::Ready(_) | FromTemplate::Started | FromTemplate::Refused(_) => {
+                return Err(Self::silent());
+            }
         };
-        match number.zip(listener.into_iter().next()) {
+        let pid = |number: &u32| i32::try_from(*number).ok().filter(|pid| *pid > 0);
+        match pid(number).zip(descriptors.into_iter().next()) {
             Some((number, listener)) => {
                 self.main = number;
+                self.holder = pid(holder);
                 self.listener = Some(listener);
                 Ok(())
             }
             None => Err(Self::silent()),
+        }
+    }
+
+    /// What the sandbox's init is to be told of it.
+    #[must_use]
+    pub const fn adoption(&self) -> ToInit {
+        ToInit::Adopt {
+            main: self.main,
+            holder: self.holder,
         }
     }
 

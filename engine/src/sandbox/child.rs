@@ -92,7 +92,8 @@ fn raw(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-fn resource_limits(tasks: Option<u64>) -> rustix::io::Result<()> {
+/// Lowers the limits of this process to those of code.
+pub fn resource_limits(tasks: Option<u64>) -> rustix::io::Result<()> {
     if let Some(tasks) = tasks {
         // To raise it again takes a capability of the host's own user namespace.
         let hard = rustix::process::getrlimit(Resource::Nproc).maximum;

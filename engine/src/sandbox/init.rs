@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use rustix::process::{WaitOptions, wait};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +29,11 @@ pub enum ToInit {
     /// The request is too long for a datagram: it is in a memfd beside the streams.
     GoLong,
     /// The code's process will be this one, which was forked into the sandbox: only its end is to be told. Where it has
-    /// ended without code another message may follow.
-    Adopt(i32),
+    /// ended without code another message may follow. `holder`: a process that holds its memory, and can do nothing else.
+    Adopt {
+        main: i32,
+        holder: Option<i32>,
+    },
     /// A kernel is to be started. Beside the streams: the request in a memfd, the library for its interpreter, and the
     /// script.
     Kernel,
@@ -116,7 +120,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         };
         match go {
             // It may end without having run anything: then the sandbox is as it was before.
-            ToInit::Adopt(main) => reap(engine, main, spec.watched)?,
+            ToInit::Adopt { main, holder } => reap(engine, main, holder, spec.watched)?,
             ToInit::Go(request) => break (*request, split(descriptors)?.0),
             ToInit::GoLong => {
                 let (streams, rest) = split(descriptors)?;
@@ -139,7 +143,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         write_code(&code_directory, code)?;
     }
     match start(engine, spec, &mut stack, request, streams, Vec::new())? {
-        Some(main) => reap(engine, main, spec.watched)?,
+        Some(main) => reap(engine, main, None, spec.watched)?,
         None => return Ok(()),
     }
     await_end(engine);
@@ -207,6 +211,8 @@ fn rehearse(spec: &SkeletonSpec) -> Result<(), StepError> {
         .and_then(|bytes| postcard::from_bytes(&bytes))
         .map_err(io::Error::other)
         .at(Step::ReadRequest, "rehearsal")?;
+    // No child has this number, which none but init has.
+    is_all_that_is_left(0);
     prepare(request, spec).map(drop)
 }
 
@@ -234,7 +240,7 @@ fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
 
 /// `directory`, which only init has, is the one way to write there: the code cannot change what a traceback shows.
 fn write_code(directory: &OwnedFd, code: &Code) -> Result<(), StepError> {
-    use rustix::fs::{Mode, OFlags, openat};
+    use rustix::fs::openat;
     let path = format!("{CODE_DIRECTORY}/{}", code.file);
     let file = openat(
         directory,
@@ -310,8 +316,13 @@ const OWN_TASKS: u64 = 1;
 /// How many of the dead are taken at most between the end of the main process and telling it.
 pub(super) const REAPED_SINCE: u32 = 4096;
 
-/// Reaps all children; tells how `main` ended.
-fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepError> {
+/// Reaps all children; tells how `main` ended. Nobody waits for `holder`, who takes the memory of the main process apart.
+fn reap(
+    engine: BorrowedFd<'_>,
+    main: i32,
+    mut holder: Option<i32>,
+    measured: bool,
+) -> Result<(), StepError> {
     let finish = |ended, alone| finish(engine, ended, alone, measured);
     let mut ended = None;
     let mut since = 0;
@@ -326,15 +337,40 @@ fn reap(engine: BorrowedFd<'_>, main: i32, measured: bool) -> Result<(), StepErr
             Ok(Some((pid, status))) if ended.is_none() && pid.as_raw_nonzero().get() == main => {
                 ended = Some(status.as_raw());
             }
+            Ok(Some((pid, _))) if holder == Some(pid.as_raw_nonzero().get()) => holder = None,
             // Code that goes on making orphans must not put off the news.
             Ok(Some(_)) if since >= REAPED_SINCE => return finish(ended, false),
             Ok(Some(_)) if ended.is_some() => since += 1,
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-            Ok(None) => return finish(ended, false),
+            Ok(None) => return finish(ended, holder.is_some_and(is_all_that_is_left)),
             Err(_) => return finish(ended, true),
         }
     }
 }
+
+/// Whether no process but init is left and this one, a child that was not reaped, which then runs no instruction any more.
+fn is_all_that_is_left(holder: i32) -> bool {
+    let mut children = [0; 32];
+    let listed = rustix::fs::open(CHILDREN, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|file| rustix::io::read(file, &mut children));
+    let Some(listed) = listed.ok().and_then(|length| children.get(..length)) else {
+        return false;
+    };
+    // Whoever is not init's child has an ancestor who is, and the holder can have no child.
+    let alone = listed
+        .trim_ascii_end()
+        .iter()
+        .try_fold(0_i32, |number, digit| {
+            let digit = digit.is_ascii_digit().then(|| i32::from(digit - b'0'))?;
+            number.checked_mul(10)?.checked_add(digit)
+        })
+        == Some(holder);
+    let killed = Pid::from_raw(holder).map(|pid| kill_process(pid, Signal::KILL));
+    alone && killed == Some(Ok(()))
+}
+
+/// Those that init has not reaped; no other process reaps them.
+const CHILDREN: &str = "/proc/thread-self/children";
 
 /// Tells the end, then reaps on until no child is left.
 pub(super) fn finish(

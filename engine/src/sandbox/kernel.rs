@@ -173,7 +173,7 @@ impl Driver<'_> {
                 Ok(Next::Cell(number, source))
             }
             Some((ToInit::Interrupt, _)) => Ok(Next::Nothing),
-            Some((ToInit::Go(_) | ToInit::GoLong | ToInit::Adopt(_) | ToInit::Kernel, _)) => {
+            Some((ToInit::Go(_) | ToInit::GoLong | ToInit::Adopt { .. } | ToInit::Kernel, _)) => {
                 Ok(Next::Nothing)
             }
             None => Ok(Next::Leave),

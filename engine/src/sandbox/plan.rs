@@ -12,6 +12,7 @@ pub enum Step {
     // launcher, once
     UserNamespace,
     MountNamespace,
+    OrdinaryProcesses,
     ReadOnlySelf,
     // launcher, once per posture
     RootTmpfs,
@@ -136,7 +137,10 @@ pub const TEMPLATE: &[Step] = &[
     Step::PivotRoot,
     Step::TemplateScratch,
     Step::SessionKeyring,
+    Step::Hostname,
+    Step::ResourceLimits,
     Step::KeepToEnter,
+    Step::LockSecurebits,
     Step::DropBoundingSet,
     Step::NoNewPrivileges,
     Step::BaseFilter,
@@ -185,6 +189,7 @@ pub const STAGES: &[Stage] = &[
         steps: &[
             Step::UserNamespace,
             Step::MountNamespace,
+            Step::OrdinaryProcesses,
             Step::ReadOnlySelf,
         ],
     },
@@ -294,6 +299,10 @@ impl Step {
             Self::UserNamespace => (
                 "user-namespace",
                 "rootless: a user namespace in which the caller's own id may mount; nothing else of this list is allowed without it",
+            ),
+            Self::OrdinaryProcesses => (
+                "ordinary-processes",
+                "a realtime priority of the caller's is not the code's",
             ),
             Self::MountNamespace => (
                 "mount-namespace",

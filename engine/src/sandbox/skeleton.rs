@@ -40,6 +40,9 @@ pub struct SkeletonSpec {
     pub joinable: bool,
 }
 
+/// The name of every sandbox.
+pub const HOST_NAME: &str = "stepbox";
+
 /// Kernel switches: shown, never writable.
 const READ_ONLY: &[&str] = &["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// What tells of the host and what everybody may read: an empty file in its place. Files that only the host's root may
@@ -121,7 +124,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             Some(c"newinstance,ptmxmode=0666,mode=0620"),
         )
         .at(step, "/dev/pts"),
-        Step::Hostname => rustix::system::sethostname(b"stepbox").at(step, "stepbox"),
+        Step::Hostname => rustix::system::sethostname(HOST_NAME.as_bytes()).at(step, HOST_NAME),
         Step::DropCapabilities => capabilities::drop_all().at(step, "init"),
         Step::ShowMemory | Step::ShowNamespaces => Ok(()),
         Step::Undumpable => set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "init"),

@@ -86,6 +86,9 @@ pub struct Fork {
     /// As in [`super::skeleton::SkeletonSpec`].
     pub tasks: Option<u64>,
     pub pinned: bool,
+    /// A second process may hold the memory, so that the end of the first does not wait until it is taken apart: not where
+    /// memory is measured by looking at processes.
+    pub held: bool,
     /// What the code's environment will most likely be.
     pub environment: Vec<(String, String)>,
 }
@@ -93,8 +96,7 @@ pub struct Fork {
 /// What a template, a sub-template or a forked process says.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub enum FromTemplate {
-    /// A template serves, and holds so many KiB; a sub-template is in its cgroups; a forked process, whose number in the
-    /// sandbox this is, waits, and the listener of its filter is beside it.
+    /// A template serves, and holds so many KiB; a sub-template is in its cgroups.
     Ready(u32),
     /// The code runs.
     Started,
@@ -104,6 +106,12 @@ pub enum FromTemplate {
     },
     /// There is no template: the name of a module, a NUL, and why it was not imported.
     Refused(String),
+    /// A forked process waits, and the listener of its filter is beside it. Numbers in the sandbox: its own, and that of the
+    /// process that holds its memory, or 0.
+    Waits {
+        number: u32,
+        holder: u32,
+    },
 }
 
 /// The step of the plan that a forked process failed at.
@@ -173,12 +181,13 @@ mod tests {
             leaf: false,
             tasks: Some(300),
             pinned: true,
+            held: true,
             environment: vec![("A".into(), "x".repeat(200))],
         }));
         let Some(native::Order::Fork(read)) = native::Order::read(&fork) else {
             panic!("{fork:?}");
         };
-        assert!(read.users && !read.leaf && read.pinned);
+        assert!(read.users && !read.leaf && read.pinned && read.held);
         assert_eq!(read.tasks, Some(300));
         let strings: Vec<_> = read.environment.iter().collect();
         assert_eq!(strings, [b"A".as_slice(), "x".repeat(200).as_bytes()]);
@@ -220,6 +229,16 @@ mod tests {
         let words = [
             (native::Word::Ready(70_000), FromTemplate::Ready(70_000)),
             (native::Word::Started, FromTemplate::Started),
+            (
+                native::Word::Waits {
+                    number: u32::MAX,
+                    holder: 300,
+                },
+                FromTemplate::Waits {
+                    number: u32::MAX,
+                    holder: 300,
+                },
+            ),
             (
                 native::Word::Failed {
                     place: native::Place::Directory,

@@ -248,7 +248,7 @@ impl Compile {
             pids: Some(TASKS),
             cpu: None,
         };
-        slot.apply(&limits)?;
+        slot.apply(&limits, false)?;
         let orders = Orders {
             request: self.request(next),
             stdin: Vec::new(),

@@ -275,7 +275,7 @@ impl Engine {
         };
         let (mut slot, mut skeleton) = lease.into_parts().ok_or_else(closed)?;
         skeleton.clear().await;
-        let applied = match slot.apply(&limits(session, spec)) {
+        let applied = match slot.apply(&limits(session, spec), false) {
             Ok(applied) => applied,
             Err(error) => {
                 session.slots.throw_away(slot);

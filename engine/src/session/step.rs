@@ -99,7 +99,8 @@ impl Run<'_> {
         let (mut slot, mut skeleton) = lease
             .into_parts()
             .ok_or_else(|| SessionError::Closed(self.session.id.clone()))?;
-        let applied = match slot.apply(&self.limits) {
+        let held = kind == Kind::Forkable && slot.holds(&self.session.slots.skeleton);
+        let applied = match slot.apply(&self.limits, held) {
             Ok(applied) => applied,
             Err(error) => {
                 self.session.slots.throw_away(slot);

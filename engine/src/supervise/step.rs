@@ -286,7 +286,7 @@ impl Watch<'_> {
             }
             Some((word, descriptors)) => {
                 let heard = forked.hear(&word, descriptors);
-                let main = forked.main;
+                let adoption = forked.adoption();
                 let taken = match heard {
                     Ok(()) => self.take_listener().at(Step::ForkTemplate, "listener"),
                     Err(error) => Err(error),
@@ -294,7 +294,7 @@ impl Watch<'_> {
                 let control = &self.guard.skeleton.control;
                 match taken {
                     // An init that is gone shows as the death of the sandbox.
-                    Ok(()) => drop(control.send(&ToInit::Adopt(main), &[]).await),
+                    Ok(()) => drop(control.send(&adoption, &[]).await),
                     Err(mut error) => {
                         // Its end, which follows, says less.
                         self.forked = None;

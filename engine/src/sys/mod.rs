@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod netdevice;
 pub mod readiness;
 pub mod rusage;
+pub mod schedule;
 pub mod seccomp;
 pub mod shared;
 pub mod signal;

@@ -10,6 +10,41 @@ LIBRARY = "/proc/self/fd/4"
 SCRIPT = "/run/stepbox/main.py"
 TRIAL = "/run/stepbox/trial.py"
 
+# Modules of compiled code that do nothing at the end of a process, nor do objects of theirs that are never seen to have a
+# finalizer: they free memory, and close what the kernel closes.
+SILENT = frozenset(
+    """
+    _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr _codecs_tw
+    _collections _contextvars _csv _ctypes _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _imp _io _json
+    _locale _lsprof _lzma _md5 _multibytecodec _multiprocessing _opcode _operator _pickle _posixshmem _posixsubprocess
+    _queue _random _sha1 _sha2 _sha256 _sha3 _sha512 _signal _socket _sre _ssl _stat _statistics _string _struct _suggestions
+    _symtable _sysconfig _thread _tokenize _tracemalloc _types _typing _uuid _warnings _weakref _zoneinfo array atexit
+    binascii builtins cmath errno faulthandler fcntl gc grp itertools marshal math mmap posix pwd pyexpat resource select
+    sys termios time unicodedata zlib
+    numpy pandas _cyutility matplotlib contourpy kiwisolver PIL
+    """.split()
+)
+
+# What most steps do with a package: done once ahead, it need not be found out, nor its pages be copied, in each of them.
+EXERCISES = {
+    "numpy": """
+import numpy
+n = numpy.arange(12.0).reshape(3, 4)
+n @ n.T, n + 1, n * n, n[n > 2], n.sum(), n.mean(axis=0), n.std(), numpy.sort(n), numpy.linalg.inv(numpy.eye(3))
+print(n, n.sum(), n.tolist(), numpy.concatenate([n, n]).shape)
+""",
+    "pandas": """
+import io
+import pandas
+f = pandas.DataFrame({"a": range(1000), "b": [0.5, 1.5] * 500, "c": ["x", "y"] * 500})
+g = f.head(20).copy()
+g["d"] = g["a"] * 2 + g["b"]
+f["a"].sum(), f["b"].mean(), f[f["a"] > 10].shape, f.groupby("c")["a"].sum(), f.sort_values("b"), f.describe()
+g.merge(g, on="a"), g.to_dict(), g.loc[3], g.iloc[2:4], g["c"].value_counts(), g["c"].str.upper(), g.apply(len)
+print(g, f["a"].sum(), f.groupby("c").agg({"b": "mean"}), pandas.read_csv(io.StringIO(g.to_csv())).shape)
+""",
+}
+
 
 def load():
     import _imp
@@ -30,13 +65,65 @@ def quiet(os):
 
 
 def preload(names, os, native):
+    def opened():
+        return set(os.listdir("/proc/self/fd"))
+
+    def shared():
+        with open("/proc/self/maps") as maps:
+            return {line for line in maps if line.split(None, 2)[1].endswith("s")}
+
+    def has_children():
+        try:
+            os.waitpid(-1, os.WNOHANG | 0x40000000)
+        except ChildProcessError:
+            return False
+        return True
+
+    descriptors, mappings = opened(), shared()
     for name in names:
         try:
             __import__(name)
         except BaseException as error:
             native.refuse(f"{name}\0could not be imported: {type(error).__name__}: {error}".encode("utf-8", "replace"))
+        found = None
         if len(os.listdir("/proc/self/task")) > 1:
-            native.refuse(f"{name}\0starts threads when it is imported, which a forked process would not have".encode())
+            found = "starts threads when it is imported, which a forked process would not have"
+        elif has_children():
+            found = "starts a process when it is imported, which would be no child of a forked one"
+        elif opened() != descriptors:
+            found = "keeps a file open when it is imported, which a forked process would not have"
+        elif shared() != mappings:
+            found = "shares memory when it is imported, by which steps could reach each other"
+        if found:
+            native.refuse(f"{name}\0{found}".encode())
+
+
+def exercise(packages):
+    """What goes wrong here goes wrong in the code, where it is seen."""
+    import io
+    import warnings
+
+    shown, sys.stdout = sys.stdout, io.StringIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for package in packages:
+                try:
+                    exec(EXERCISES[package], {})
+                except Exception:
+                    pass
+    finally:
+        sys.stdout = shown
+
+
+def ends_silently(name, module):
+    """Whether nobody can hear of the end of a module: its code is the interpreter's to run, or known."""
+    if name.partition(".")[0] in SILENT:
+        return True
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    kind = loader if type(loader) is type else type(loader)
+    compiled = kind.__name__ in ("ExtensionFileLoader", "BuiltinImporter")
+    return not compiled and not (getattr(module, "__file__", None) or "").endswith(".so")
 
 
 class Main:
@@ -86,7 +173,7 @@ class Main:
     def customize(self, own):
         """An interpreter that starts imports this where it is there."""
         for place in own:
-            for name in ("sitecustomize", "sitecustomize.py"):
+            for name in ("sitecustomize", "sitecustomize.py", "sitecustomize.pyc"):
                 if self.os.access(f"{place}/{name}", 0):
                     import site
 
@@ -108,6 +195,14 @@ class Main:
             modules["_ssl"].RAND_add(fresh(64), 0.0)
         if "numpy.random" in modules:
             modules["numpy.random"].seed(int.from_bytes(fresh(4), "little"))
+        if "multiprocessing.process" in modules:
+            process = modules["multiprocessing.process"]
+            process.current_process().authkey = fresh(32)
+        if "logging" in modules:
+            import time
+
+            begun = modules["logging"]._startTime
+            modules["logging"]._startTime = time.time_ns() if type(begun) is int else time.time()
         if "torch" in modules:
             modules["torch"].manual_seed(int.from_bytes(fresh(8), "little") >> 1)
 
@@ -121,17 +216,22 @@ class Main:
         sys.modules["__main__"] = main
         return scope
 
-    def settle(self, preloaded):
+    def settle(self):
         """What is here now is no code's."""
         types = (dict, list, tuple, set, frozenset, property, staticmethod, classmethod, self.module, type(self.settle))
         self.plain = frozenset([*types, type(rehearse), type(len), type([].append), type(rehearse.__code__)])
-        # Libraries of a preload may have exit handlers of the process's.
-        self.modules = 0 if preloaded else len(sys.modules)
+        self.known = {name for name, module in sys.modules.items() if ends_silently(name, module)} | {"__main__"}
+        self.filters = self.warned()
         self.builtin = type(len)
         self.reference = sys.modules["_weakref"].ref
         self.ends = self.thread_ends()
         self.callbacks = self.atexit._ncallbacks()
         self.collected = "gc" in sys.modules
+
+    def warned(self):
+        """What is heard of things that are not closed."""
+        python = sys.modules.get("warnings")
+        return [*sys.modules["_warnings"].filters, *(getattr(python, "filters", None) or ())]
 
     def thread_ends(self):
         """How many functions wait for the end of threads. Those of a preload have nothing to do where none was started."""
@@ -140,7 +240,10 @@ class Main:
     def is_over(self):
         """Whether nobody can tell a short end from the whole one, which takes longer than most steps and copies most pages: no
         thread, no exit handler, and nothing with a finalizer is left of what the code made. The standard streams are
-        flushed then. 2: nor has the code loaded a library that may have something to do at the end of the process."""
+        flushed then."""
+        monitoring = getattr(sys, "monitoring", None)
+        if monitoring is not None and any(monitoring.get_tool(tool) for tool in range(6)):
+            return 0
         threading = sys.modules.get("threading")
         if threading is not None and (len(threading._active) > 1 or self.thread_ends() != self.ends):
             return 0
@@ -151,6 +254,12 @@ class Main:
             return 0
         if sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:
             return 0
+        # Some are told at the end what was not closed.
+        if self.warned() != self.filters:
+            return 0
+        for name, module in sys.modules.items():
+            if name not in self.known and not ends_silently(name, module):
+                return 0
         made = self.gc.get_objects()
         if len(made) > 20000:
             return 0
@@ -181,7 +290,7 @@ class Main:
             sys.stderr.flush()
         except BaseException:
             return 0
-        return 2 if len(sys.modules) == self.modules else 1
+        return 1
 
 
 def rehearse(main):
@@ -196,7 +305,7 @@ def rehearse(main):
         del sys.modules[name]
 
 
-def learn(main, environment, os, native):
+def learn(main, environment, packages, os, native):
     """Finds out which pages a step touches, by a trial in a fork: those are fetched at once in each fork to come.
 
     It is another fork that looks: what the template writes to meanwhile would seem to be the trial's own."""
@@ -206,7 +315,7 @@ def learn(main, environment, os, native):
         try:
             os.close(receive)
             page = os.sysconf("SC_PAGE_SIZE")
-            for ranges in trial(main, environment, os, native, page):
+            for ranges in trial(main, environment, packages, os, native, page):
                 os.write(send, len(ranges).to_bytes(8, sys.byteorder) + ranges)
         finally:
             # A kernel that does not tell: each page comes when it is touched.
@@ -218,11 +327,11 @@ def learn(main, environment, os, native):
     os.waitpid(looker, 0)
 
 
-def trial(main, environment, os, native, page):
+def trial(main, environment, packages, os, native, page):
     ready, done = os.pipe()
     # By descriptor: a file object that is left would make the end of the trial the whole one.
     file = os.open(TRIAL, os.O_CREAT | os.O_WRONLY)
-    os.write(file, b"print(1)\n")
+    os.write(file, b"print(1)\n" + "".join(map(EXERCISES.get, packages)).encode())
     os.close(file)
     child = os.fork()
     if not child:
@@ -308,12 +417,15 @@ def live():
             del sys.path_importer_cache[place]
     main = Main(os, gc, atexit)
     main.surroundings(usual)
+    packages = [package for package in EXERCISES if package in sys.modules]
+    if packages:
+        exercise(packages)
     rehearse(main)
-    native.keep_end(main.is_over)
+    native.keep_end((main.is_over, sys.gettrace, sys.getprofile))
     gc.collect()
     gc.freeze()
-    main.settle(bool(names))
-    learn(main, usual, os, native)
+    main.settle()
+    learn(main, usual, packages, os, native)
     expected = native.serve(held())
     # Only a process in a sandbox comes to here.
     main.surroundings(expected)
@@ -322,11 +434,11 @@ def live():
     arguments, environment = native.wait()
     if environment != expected:
         main.surroundings(environment)
-    # What is relative is so to the step's own directory.
-    main.customize(main.places(dict(zip(environment[::2], environment[1::2]))))
     sys.argv = [os.fsdecode(argument) for argument in arguments[1:]]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = [os.fsdecode(argument) for argument in arguments]
+    # What is relative is so to the step's own directory.
+    main.customize(main.places(dict(zip(environment[::2], environment[1::2]))))
     return native
 
 

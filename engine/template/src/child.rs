@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::message::{Fork, Go, Place, Request, Strings, Word};
 use crate::python::{self, Object};
 use crate::serve::{OWN_PROCESSES, filters, give_up, receive, tell};
+use crate::sys::holder::hold;
 use crate::sys::process::{self, Forked, Limit, exit};
 use crate::sys::socket::Descriptors;
 use crate::sys::{
@@ -115,13 +116,18 @@ fn fall(fork: &Fork<'_>) -> Result<(), (Place, Errno)> {
     process::new_session().map_err(at(Place::Session))?;
     process::new_keyring();
     process::umask(0o022);
-    limits(fork.tasks).map_err(at(Place::Limits))?;
+    limits(fork).map_err(at(Place::Limits))?;
     process::drop_capabilities(fork.users).map_err(at(Place::Capabilities))?;
     let filters = filters().ok_or((Place::Filter, EINVAL))?;
     let listener = process::load_filter(filters.step, true).map_err(at(Place::Filter))?;
     // Init can be told of this process only when it is its child.
     process::await_adoption();
-    tell(CONTROL, Word::Ready(process::number()), Some(listener)).map_err(at(Place::Filter))?;
+    let holder = if fork.held { hold() } else { None };
+    let waits = Word::Waits {
+        number: process::number(),
+        holder: holder.unwrap_or(0),
+    };
+    tell(CONTROL, waits, Some(listener)).map_err(at(Place::Filter))?;
     close(listener);
     Ok(())
 }
@@ -133,10 +139,10 @@ fn raise_oom_score() -> Answer<()> {
     written
 }
 
-fn limits(tasks: Option<u64>) -> Answer<()> {
-    if let Some(tasks) = tasks {
-        // Init is one of them.
-        let tasks = tasks.saturating_add(1);
+fn limits(fork: &Fork<'_>) -> Answer<()> {
+    if let Some(tasks) = fork.tasks {
+        // Init is one of them, and so is who holds the memory.
+        let tasks = tasks.saturating_add(1 + u64::from(fork.held));
         process::lower_limit(Limit::Tasks, tasks, tasks)?;
     }
     process::lower_limit(Limit::Core, 0, 0)?;

@@ -130,6 +130,8 @@ pub struct Fork<'a> {
     /// Tasks of the code, where a limit of its user namespace counts them.
     pub tasks: Option<u64>,
     pub pinned: bool,
+    /// A second process may hold the memory.
+    pub held: bool,
     /// What the code's environment will most likely be.
     pub environment: Strings<'a>,
 }
@@ -147,6 +149,7 @@ impl<'a> Order<'a> {
                     _ => Some(reader.number()?),
                 },
                 pinned: reader.boolean()?,
+                held: reader.boolean()?,
                 environment: reader.strings(2)?,
             })),
             _ => None,
@@ -215,13 +218,15 @@ impl<'a> Request<'a> {
 /// What a forked process, a template or a sub-template says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Word {
-    /// A template serves, and this is what it holds in KiB; a sub-template is in its cgroups; a forked process of this
-    /// number waits, and its listener is beside it.
+    /// A template serves, and this is what it holds in KiB; a sub-template is in its cgroups.
     Ready(u32),
     /// The code runs.
     Started,
     /// A place in the way to that, and the error there.
     Failed { place: Place, errno: u32 },
+    /// A forked process of this number waits, and its listener is beside it. `holder`: the number of the process that holds
+    /// its memory, or 0.
+    Waits { number: u32, holder: u32 },
 }
 
 /// Where something failed; the engine names the plan's step.
@@ -242,7 +247,7 @@ pub enum Place {
 }
 
 /// The longest [`Word`].
-const WORD: usize = 8;
+const WORD: usize = 12;
 
 impl Word {
     /// The message, and how much of it counts.
@@ -257,6 +262,11 @@ impl Word {
             Self::Failed { place, errno } => {
                 [bytes[0], bytes[1]] = [2, place as u8];
                 append(&mut bytes, 2, errno)
+            }
+            Self::Waits { number, holder } => {
+                bytes[0] = 4;
+                let at = append(&mut bytes, 1, number);
+                append(&mut bytes, at, holder)
             }
         };
         (bytes, length)

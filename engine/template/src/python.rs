@@ -3,11 +3,14 @@
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::memory::Wanted;
 
 /// An object of the interpreter's; owned by whoever has it, or null with an exception set.
 pub type Object = *mut c_void;
+
+type AuditHook = extern "C" fn(*const c_char, Object, *mut c_void) -> c_int;
 
 type Function = unsafe extern "C" fn(Object, Object) -> Object;
 
@@ -51,6 +54,8 @@ unsafe extern "C" {
     fn Py_IncRef(object: Object);
     fn PyObject_CallObject(callable: Object, arguments: Object) -> Object;
     fn PyErr_Clear();
+    fn PyTuple_GetItem(tuple: Object, index: isize) -> Object;
+    fn PySys_AddAuditHook(hook: AuditHook, data: *mut c_void) -> c_int;
 }
 
 // The library's own.
@@ -196,7 +201,7 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
         failed,
         interrupted,
         unflushed,
-        alone,
+        over,
     }) = run_to_the_end(SCRIPT)
     else {
         // As the interpreter says that it cannot open its script.
@@ -213,43 +218,62 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
         (false, true) => 120,
         (false, false) => c_int::from(failed),
     };
-    if alone {
+    if over {
         crate::sys::process::exit(code.unsigned_abs());
     }
     // SAFETY: no pointer. What C libraries registered for the end is run.
     unsafe { exit(code) }
 }
 
-/// Says whether a short end is as good as the whole one: `Main.is_over` of `boot.py`.
-static mut IS_OVER: Object = null_mut();
+/// Three functions: whether a short end is as good as the whole one, `Main.is_over` of `boot.py`; and what traces and what
+/// profiles the code, which would see that one run.
+static mut END_OF_STEP: Object = null_mut();
 
-extern "C" fn keep_end(_module: Object, end: Object) -> Object {
-    // SAFETY: the interpreter's lock is held, and the object is kept for ever.
+/// The code listens to what the interpreter does.
+static AUDITED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn keep_end(_module: Object, functions: Object) -> Object {
+    // SAFETY: the interpreter's lock is held, and the object is kept for ever; the hook is there as long as the library.
     unsafe {
-        Py_IncRef(end);
-        IS_OVER = end;
-        PyBool_FromLong(1)
+        Py_IncRef(functions);
+        END_OF_STEP = functions;
+        PyBool_FromLong((PySys_AddAuditHook(audit, null_mut()) == 0).into())
     }
 }
 
-fn is_over() -> c_long {
-    // SAFETY: the interpreter's lock is held; the callable is kept, and takes no argument.
-    let answer = unsafe { PyObject_CallObject(IS_OVER, null_mut()) };
+extern "C" fn audit(event: *const c_char, _arguments: Object, _data: *mut c_void) -> c_int {
+    // SAFETY: the interpreter names each event by a C string.
+    if unsafe { CStr::from_ptr(event) } == c"sys.addaudithook" {
+        AUDITED.store(true, Ordering::Relaxed);
+    }
+    0
+}
+
+fn is_over() -> bool {
+    let ask = |index| {
+        // SAFETY: the interpreter's lock is held; the tuple is kept, and its three functions take no argument.
+        unsafe { PyObject_CallObject(PyTuple_GetItem(END_OF_STEP, index), null_mut()) }
+    };
+    let nobody = (&raw mut _Py_NoneStruct).cast();
+    if AUDITED.load(Ordering::Relaxed) || ask(1) != nobody || ask(2) != nobody {
+        return false;
+    }
+    let answer = ask(0);
     if answer.is_null() {
         // SAFETY: there is an exception, of which nobody is to hear.
         unsafe { PyErr_Clear() };
-        return 0;
+        return false;
     }
     // SAFETY: an object of the interpreter's, a small number.
-    unsafe { PyLong_AsLong(answer) }
+    unsafe { PyLong_AsLong(answer) != 0 }
 }
 
 struct Ended {
     failed: bool,
     interrupted: bool,
     unflushed: bool,
-    /// No library has anything to do at the end of the process.
-    alone: bool,
+    /// Nothing is left that would be heard of.
+    over: bool,
 }
 
 /// Runs a file as the interpreter's script, and ends the interpreter. None: there is no such file.
@@ -264,14 +288,19 @@ fn run_to_the_end(path: &CStr) -> Option<Ended> {
     // SAFETY: a look at what the interpreter notes of an exception that nobody caught, by the name that it has.
     let interrupted =
         failed && unsafe { PySys_GetObject(c"last_type".as_ptr()) == PyExc_KeyboardInterrupt };
-    let over = if interrupted { 0 } else { is_over() };
+    let over = !interrupted && is_over();
+    if over {
+        // What compiled code has printed.
+        // SAFETY: all streams of the library.
+        unsafe { fflush(null_mut()) };
+    }
     // SAFETY: nothing of the interpreter's is used after this.
-    let unflushed = over == 0 && unsafe { Py_FinalizeEx() } < 0;
+    let unflushed = !over && unsafe { Py_FinalizeEx() } < 0;
     Some(Ended {
         failed,
         interrupted,
         unflushed,
-        alone: over == 2,
+        over,
     })
 }
 

@@ -68,6 +68,8 @@ pub fn begin(socket: u32) -> Object {
 fn prepare(socket: Fd) -> Answer<Setup<'static>> {
     duplicate(socket, SOCKET.0, true)?;
     process::set_dumpable(false)?;
+    // What a library executes while it is imported has no right to enter sandboxes.
+    process::keep_capabilities_here()?;
     SETUP.fill(|room| socket::receive(SOCKET, room))?;
     settle()?;
     Setup::read(SETUP.kept()).ok_or(EINVAL)

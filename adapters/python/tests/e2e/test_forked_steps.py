@@ -838,6 +838,29 @@ case(
     "exit handlers",
     "import atexit\natexit.register(print, 'first'); atexit.register(print, 'second', flush=True)\nprint('body')",
 )
+for hook in (
+    "sys.settrace(lambda f, e, a: print(e, f.f_code.co_name))",
+    "sys.setprofile(lambda f, e, a: sys.__stdout__.write(f'{e} {f.f_code.co_name}\\n'))",
+    "sys.addaudithook(lambda name, arguments: print(name))",
+):
+    case(f"an end that is listened to by {hook[4:12]}", f"import sys\n{hook}\nx = 1")
+case("a debugger that is still on at the end", "breakpoint()\nx = 1", stdin="n\nn\nn\nn\n")
+case(
+    "a database that is not closed",
+    "import sqlite3\nc = sqlite3.connect('x.db')\n"
+    "c.execute('pragma journal_mode=wal'); c.execute('create table t(a)')\n"
+    "c.execute('insert into t values (1)'); c.commit()",
+)
+case(
+    "a transaction that is not ended",
+    "import sqlite3\nc = sqlite3.connect('x.db')\n"
+    "c.execute('create table t(a)'); c.commit(); c.execute('insert into t values (1)')",
+)
+case(
+    "what is not closed, where that is heard of",
+    "import os, warnings\nwarnings.simplefilter('always')\ni = os.scandir('/'); next(i)",
+)
+case("what compiled code has printed", "import ctypes\nctypes.CDLL(None).printf(b'by the library\\n')")
 case("an exit handler that fails", "import atexit\n@atexit.register\ndef f(): 1/0\natexit.register(print, 'other')")
 case("an exit handler that exits", "import atexit, sys\natexit.register(sys.exit, 5)\nprint('body')")
 case("an exit handler after an exception", "import atexit\natexit.register(print, 'handler')\n1/0")

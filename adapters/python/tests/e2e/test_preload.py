@@ -25,6 +25,18 @@ MODULES = {
     "broken": "1/0",
     "misspelt": "x = = 1",
     "slow": "import time\ntime.sleep(5)",
+    "sharing": "import mmap\nshared = mmap.mmap(-1, 4096)",
+    "keeping": "file = open(__file__)",
+    "forking": "import os, time\nif not os.fork():\n    time.sleep(600)",
+    "looking": (
+        "import os, platform, resource, subprocess\n"
+        "def lines(*names):\n"
+        "    status = subprocess.run(['cat', '/proc/self/status'], capture_output=True, text=True).stdout\n"
+        "    return [line for line in status.splitlines() if line.startswith(names)]\n"
+        "names = {platform.node(), os.uname().nodename}\n"
+        "limits = [resource.getrlimit(limit) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)]\n"
+        "rights = lines('CapInh', 'CapPrm', 'CapEff', 'CapAmb')"
+    ),
     "writing": (
         "import os\nopen('/tmp/left', 'w').write('left')\nos.chdir('/tmp'); os.environ['LEFT'] = 'left'; os.umask(0)"
     ),
@@ -87,6 +99,9 @@ def test_what_is_preloaded_is_there_and_not_imported_again(interpreter):
         ("broken", "ZeroDivisionError"),
         ("misspelt", "SyntaxError"),
         ("good.none", "ModuleNotFoundError"),
+        ("sharing", "shares memory"),
+        ("keeping", "keeps a file open"),
+        ("forking", "starts a process"),
     ],
 )
 def test_a_module_that_cannot_be_preloaded_is_named_and_the_others_are_there(interpreter, name, reason):
@@ -121,6 +136,56 @@ def test_what_a_module_does_to_the_process_at_its_import_does_not_reach_a_step(i
     code = "import os\nprint(os.getcwd(), os.listdir('/tmp') == ['x'] , os.environ.get('LEFT'), oct(os.umask(0)))"
     _, last, _ = session(interpreter, ["writing"], code)
     assert last == ["forked_ahead", "/workspace False None 0o22\n", "", 0, []]
+
+
+def test_a_module_learns_at_its_import_what_a_step_learns(interpreter):
+    code = (
+        "import looking, os, resource\n"
+        "print(looking.names == {os.uname().nodename} == {'stepbox'})\n"
+        "limits = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)\n"
+        "print(looking.limits == [resource.getrlimit(limit) for limit in limits])\n"
+        "print([line.split()[1].strip('0') for line in looking.rights])"
+    )
+    _, last, _ = session(interpreter, ["looking"], code)
+    assert last == ["forked_ahead", "True\nTrue\n['', '', '', '']\n", "", 0, []]
+
+
+def test_the_key_of_multiprocessing_is_fresh_in_each_step(interpreter):
+    code = "import multiprocessing\nprint(multiprocessing.current_process().authkey.hex())"
+    first, last, _ = session(interpreter, ["multiprocessing"], code)
+    assert len(last[1]) == 65
+    assert first[1] != last[1]
+
+
+def test_a_preloaded_step_may_have_as_many_tasks_as_any_other(interpreter):
+    """A large interpreter's memory is held by a process of the engine's, which is not the code's to pay for."""
+    code = """
+import os, pandas, signal
+children = []
+try:
+    while len(children) < 64:
+        child = os.fork()
+        if not child:
+            signal.pause()
+        children.append(child)
+except OSError:
+    pass
+print(1 + len(children))
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+try:
+    print(os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print('no child')
+"""
+    pytest.importorskip("pandas")
+    with started("cold", pids=20) as cold, started("forked_ahead", pids=20, preload=["pandas"]) as forked:
+        if cold.sandbox.limits["pids"].enforced_by == "none":
+            pytest.skip("nothing on this host binds tasks")
+        told = [(result.stdout, result.fault) for result in (cold.py(code), forked.py(code))]
+    assert told[0] == told[1]
+    assert told[0][0].endswith("no child\n")
 
 
 def test_a_call_does_not_wait_for_a_slow_preload(interpreter):

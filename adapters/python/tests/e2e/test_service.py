@@ -427,3 +427,22 @@ def test_another_client_on_the_socket_names_localhost_as_its_authority():
 def test_run_code_alone_is_enough():
     result = stepbox.run_code("print(sum(range(100)))", memory_mb=128)
     assert (result.stdout, result.success) == ("4950\n", True)
+
+
+def test_a_caller_with_realtime_priority_gives_none_to_the_code():
+    script = """
+import os, stepbox
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+except PermissionError:
+    print("none")
+else:
+    with stepbox.Sandbox() as sandbox:
+        result = sandbox.run_code("import os; print(os.sched_getscheduler(0) == os.SCHED_OTHER)").check()
+        print(result.stdout, end="")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    if done.stdout == "none\n":
+        pytest.skip("this user may have no realtime priority")
+    assert done.stdout == "True\n"

@@ -23,6 +23,7 @@ pub(super) mod number {
     pub(crate) const GETPPID: usize = 110;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETSID: usize = 112;
+    pub(crate) const CAPGET: usize = 125;
     pub(crate) const CAPSET: usize = 126;
     pub(crate) const PRCTL: usize = 157;
     pub(crate) const FUTEX: usize = 202;
@@ -35,6 +36,7 @@ pub(super) mod number {
     pub(crate) const DUP3: usize = 292;
     pub(crate) const PRLIMIT64: usize = 302;
     pub(crate) const SETNS: usize = 308;
+    pub(crate) const RESTART_SYSCALL: usize = 219;
     pub(crate) const SECCOMP: usize = 317;
     pub(crate) const RSEQ: usize = 334;
 }
@@ -59,6 +61,7 @@ pub(super) mod number {
     pub(crate) const CHDIR: usize = 49;
     pub(crate) const UMASK: usize = 166;
     pub(crate) const SETSID: usize = 157;
+    pub(crate) const CAPGET: usize = 90;
     pub(crate) const CAPSET: usize = 91;
     pub(crate) const PRCTL: usize = 167;
     pub(crate) const SCHED_SETAFFINITY: usize = 122;
@@ -70,6 +73,7 @@ pub(super) mod number {
     pub(crate) const DUP3: usize = 24;
     pub(crate) const PRLIMIT64: usize = 261;
     pub(crate) const SETNS: usize = 268;
+    pub(crate) const RESTART_SYSCALL: usize = 128;
     pub(crate) const SECCOMP: usize = 277;
     pub(crate) const RSEQ: usize = 293;
 }

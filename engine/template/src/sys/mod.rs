@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "system calls and a process that shares memory")]
 
 mod call;
+pub mod holder;
 pub mod memory;
 pub mod process;
 pub mod shared;

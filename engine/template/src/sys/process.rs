@@ -347,14 +347,49 @@ fn prctl(arguments: [usize; 3]) -> Answer<()> {
     unsafe { call(number::PRCTL, [option, first, second, 0, 0]) }.map(drop)
 }
 
+/// What is executed from here has no capability.
+pub fn keep_capabilities_here() -> Answer<()> {
+    drop_ambient()?;
+    let mut sets = [0_u32; 6];
+    let header = [VERSION_3, 0];
+    // SAFETY: the header of version 3, and room for two sets of three words.
+    unsafe {
+        call(
+            number::CAPGET,
+            [header.as_ptr() as usize, sets.as_mut_ptr() as usize],
+        )
+    }?;
+    let [effective, permitted, _, high_effective, high_permitted, _] = sets;
+    set_capabilities([effective, permitted, 0, high_effective, high_permitted, 0])
+}
+
+fn drop_ambient() -> Answer<()> {
+    const AMBIENT: usize = 47;
+    const CLEAR_ALL: usize = 4;
+    prctl([AMBIENT, CLEAR_ALL, 0])
+}
+
+const VERSION_3: u32 = 0x2008_0522;
+
+/// Effective, permitted and inheritable: the low words, then the high ones.
+fn set_capabilities(sets: [u32; 6]) -> Answer<()> {
+    let header = [VERSION_3, 0];
+    // SAFETY: the header of version 3, and two sets of three words.
+    unsafe {
+        call(
+            number::CAPSET,
+            [header.as_ptr() as usize, sets.as_ptr() as usize],
+        )
+    }
+    .map(drop)
+}
+
 /// Leaves this process no capability. `bounding`: nor one to gain, which a new user namespace has given back.
 pub fn drop_capabilities(bounding: bool) -> Answer<()> {
     const SET_SECUREBITS: usize = 28;
     /// `NOROOT`, `NO_SETUID_FIXUP`, `NO_CAP_AMBIENT_RAISE`, and the lock of each.
     const LOCKED: usize = 0b1100_1111;
     const DROP_FROM_BOUNDING_SET: usize = 24;
-    const AMBIENT: usize = 47;
-    const CLEAR_ALL: usize = 4;
     if bounding {
         prctl([SET_SECUREBITS, LOCKED, 0])?;
         for capability in 0..64 {
@@ -366,18 +401,8 @@ pub fn drop_capabilities(bounding: bool) -> Answer<()> {
             }
         }
     }
-    prctl([AMBIENT, CLEAR_ALL, 0])?;
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = [VERSION_3, 0];
-    let none = [0_u32; 6];
-    // SAFETY: the header of version 3, and two sets of three words.
-    unsafe {
-        call(
-            number::CAPSET,
-            [header.as_ptr() as usize, none.as_ptr() as usize],
-        )
-    }
-    .map(drop)
+    drop_ambient()?;
+    set_capabilities([0; 6])
 }
 
 #[derive(Clone, Copy, Debug)]
