@@ -136,6 +136,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
                 let (Some(library), Some(script)) = (parts.next(), parts.next()) else {
                     return Err(invalid("library"));
                 };
+                drop(code);
                 let parts = kernel::Parts {
                     library,
                     script,
@@ -149,6 +150,8 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     if let Some(source) = &request.code {
         write_code(&code, source)?;
     }
+    // By its number it could be asked for as the working directory.
+    drop(code);
     let own = Kept {
         rules,
         descriptors: Vec::new(),

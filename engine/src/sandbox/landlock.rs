@@ -8,8 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::mount::{MountFlags, mount};
 use serde::{Deserialize, Serialize};
 
+use super::skeleton::CODE_DIRECTORY;
 use crate::sys::landlock::{Access, Scope, abi, allow, restrict, ruleset};
 
 /// The first ABI that lets files be moved from one directory to another. One that forbids it breaks every program that
@@ -90,7 +92,7 @@ impl Fence {
         if self.abi >= QUIET.0 { QUIET.1 } else { 0 }
     }
 
-    /// Makes the rules, of the files that are at these paths now.
+    /// Makes the rules, of the files that are at these paths now: to be called when all is mounted but the code's directory.
     ///
     /// # Errors
     ///
@@ -110,6 +112,7 @@ impl Fence {
         for path in &self.writable {
             add(&rules, path, TREE.only(decided)).map_err(at(path))?;
         }
+        queues(&rules, decided).map_err(at(Path::new(UNDER)))?;
         Ok(rules)
     }
 
@@ -120,6 +123,21 @@ impl Fence {
             .map(|(_, what)| *what)
     }
 }
+
+/// POSIX message queues are files of a file system that is seen nowhere. To be named by a rule it is mounted where another
+/// mount will cover it; one outside the tree would do too, but its end would cost a grace period of the kernel's.
+fn queues(rules: &OwnedFd, decided: Access) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    match mount("mqueue", UNDER, "mqueue", flags, None) {
+        Ok(()) => add(rules, Path::new(UNDER), FILE.only(decided)),
+        // The kernel was built without them.
+        Err(rustix::io::Errno::NODEV) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Covered when the rules are made.
+const UNDER: &str = CODE_DIRECTORY;
 
 fn add(rules: &OwnedFd, path: &Path, access: Access) -> io::Result<()> {
     let place = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

@@ -313,11 +313,15 @@ fn skeleton_spec(
     }
 }
 
-/// Where in the sandbox code may write. A mount of the caller's at the place of one of these is in its stead, and decides.
+/// Where in the sandbox code may write. What a mount or a tmpfs of the caller's covers is not there, and that decides.
 fn places(spec: &SandboxSpec, interpreter: Option<&Interpreter>, has_shm: bool) -> Vec<PathBuf> {
     let own = [WORKSPACE, CACHE, home(interpreter), temporary(interpreter)];
     let shm = (!has_shm).then_some("/dev/shm");
-    let covered = |path: &Path| spec.mounts.iter().any(|mount| mount.target == path);
+    let targets = spec.mounts.iter().map(|mount| &mount.target);
+    let over: Vec<_> = targets
+        .chain(spec.tmpfs.iter().map(|tmpfs| &tmpfs.target))
+        .collect();
+    let covered = |path: &Path| over.iter().any(|target| path.starts_with(target));
     let own = own.into_iter().chain(shm).map(PathBuf::from);
     let tmpfs = spec.tmpfs.iter().map(|tmpfs| tmpfs.target.clone());
     let mounts = spec.mounts.iter().filter(|mount| !mount.read_only);
