@@ -11,7 +11,6 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::mount::{MountFlags, mount};
 use serde::{Deserialize, Serialize};
 
-use super::skeleton::CODE_DIRECTORY;
 use crate::sys::landlock::{Access, Scope, abi, allow, restrict, ruleset};
 
 /// The first ABI that lets files be moved from one directory to another. One that forbids it breaks every program that
@@ -92,12 +91,13 @@ impl Fence {
         if self.abi >= QUIET.0 { QUIET.1 } else { 0 }
     }
 
-    /// Makes the rules, of the files that are at these paths now: to be called when all is mounted but the code's directory.
+    /// Makes the rules, of the files that are at these paths now. `under`: a directory that is mounted over afterwards, for
+    /// what can be named only once it is mounted somewhere; none: that cannot be written to.
     ///
     /// # Errors
     ///
     /// The path that cannot be opened.
-    pub fn rules(&self) -> Result<OwnedFd, (PathBuf, io::Error)> {
+    pub fn rules(&self, under: Option<&Path>) -> Result<OwnedFd, (PathBuf, io::Error)> {
         let decided = self.known(DECIDED).fold(Access::NONE, Access::and);
         let scoped = self.known(SCOPED).fold(Scope::NONE, Scope::and);
         let at = |path: &Path| {
@@ -112,7 +112,9 @@ impl Fence {
         for path in &self.writable {
             add(&rules, path, TREE.only(decided)).map_err(at(path))?;
         }
-        queues(&rules, decided).map_err(at(Path::new(UNDER)))?;
+        if let Some(under) = under {
+            queues(&rules, under, decided).map_err(at(under))?;
+        }
         Ok(rules)
     }
 
@@ -126,18 +128,15 @@ impl Fence {
 
 /// POSIX message queues are files of a file system that is seen nowhere. To be named by a rule it is mounted where another
 /// mount will cover it; one outside the tree would do too, but its end would cost a grace period of the kernel's.
-fn queues(rules: &OwnedFd, decided: Access) -> io::Result<()> {
+fn queues(rules: &OwnedFd, under: &Path, decided: Access) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    match mount("mqueue", UNDER, "mqueue", flags, None) {
-        Ok(()) => add(rules, Path::new(UNDER), FILE.only(decided)),
+    match mount("mqueue", under, "mqueue", flags, None) {
+        Ok(()) => add(rules, under, FILE.only(decided)),
         // The kernel was built without them.
         Err(rustix::io::Errno::NODEV) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
-
-/// Covered when the rules are made.
-const UNDER: &str = CODE_DIRECTORY;
 
 fn add(rules: &OwnedFd, path: &Path, access: Access) -> io::Result<()> {
     let place = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

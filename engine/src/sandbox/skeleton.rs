@@ -63,7 +63,9 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<Built, StepE
         match step {
             Step::MountCode => code = Some(mount_code().at(*step, CODE_DIRECTORY)?),
             Step::FenceRules => {
-                let made = spec.fence.as_ref().map(Fence::rules).transpose();
+                let under = Some(Path::new(CODE_DIRECTORY));
+                let made = spec.fence.as_ref().map(|fence| fence.rules(under));
+                let made = made.transpose();
                 rules = made.map_err(|(path, error)| {
                     StepError::new(*step, path.display().to_string(), &error)
                 })?;
