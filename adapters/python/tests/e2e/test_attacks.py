@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -680,3 +681,47 @@ def test_a_link_to_a_directory_of_the_host_brings_nothing_in(tmp_path):
         with pytest.raises((stepbox.StepboxError, OSError)):
             second.write_file("link/planted", "x")
     assert [path.name for path in outside.iterdir()] == ["secret"]
+
+
+SWAP = """
+import time
+os.mkdir('point-0')
+for number, target in enumerate({targets!r}, 1): os.symlink(target, f'point-{number}')
+print('begun', flush=True)
+until, number = time.monotonic() + {seconds}, 0
+while time.monotonic() < until and not os.path.exists('stop'):
+    number = (number + 1) % {count}
+    # The name is there at any time, and is now this and now that.
+    if libc.syscall(ctypes.c_long(316), -100, b'point', -100, b'point-%d' % number, 2) < 0:
+        os.rename(f'point-{number}', 'point')
+"""
+
+
+@X86_64
+def test_a_mount_point_that_changes_while_it_is_mounted_on_uncovers_nothing(tmp_path):
+    # One session swaps what the next ones mount on, as fast as it can.
+    targets = ["/proc/sys", "/proc", "/dev", "/var/empty", "/", "/run/stepbox", "/proc/self/fd", str(tmp_path)]
+    workspace, source = tmp_path / "workspace", tmp_path / "source"
+    workspace.mkdir()
+    source.mkdir()
+    canary = tmp_path / "canary"
+    canary.write_text("host")
+    swap = SWAP.replace("{targets!r}", repr(targets)).replace("{count}", str(len(targets) + 1)).replace("{seconds}", "60")
+    begun = threading.Event()
+    with attacker("cold", workspace=str(workspace)) as swapping:
+        thread = threading.Thread(target=lambda: swapping.py(swap, on_stdout=lambda _: begun.set(), timeout_s=90))
+        thread.start()
+        assert begun.wait(60)
+        opened = 0
+        for _ in range(12):
+            options = {"workspace": str(workspace), "mounts": {str(source): "/workspace/point"}, "prewarm": 0}
+            with contextlib.suppress(stepbox.StepboxError), stepbox.Sandbox(**options) as sandbox:
+                result = sandbox.run_code(SWITCHES + f"print(os.path.exists({str(canary)!r}))")
+                if result.success:
+                    opened += 1
+                    assert result.stdout.splitlines() == ["", "False"], result.stdout
+        (workspace / "stop").touch()
+        thread.join()
+    assert opened > 0
+    assert list(source.iterdir()) == []
+    assert canary.read_text() == "host"
