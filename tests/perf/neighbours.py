@@ -6,9 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from sampling import Series
-
 import stepbox
+from sampling import Series
 
 if TYPE_CHECKING:
     from setting import Setting
@@ -51,7 +50,7 @@ while True: pass
 
 
 def neighbours(setting: Setting) -> None:
-    """One job, in turn beside a neighbour that spins and beside one that attacks, both with the same share of a processor."""
+    """One job, in turn beside a neighbour that spins and one that attacks, both with the same share of a processor."""
     series = [
         Series("a job beside one that spins", "stepbox", slow=True),
         Series("a job beside one that attacks", "stepbox", slow=True),

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, openat};
 use rustix::mount::{MountFlags, mount};
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +110,7 @@ impl Fence {
             add(&rules, path, access.only(decided)).map_err(at(path))?;
         }
         for path in &self.writable {
-            add(&rules, path, TREE.only(decided)).map_err(at(path))?;
+            add_writable(&rules, path, TREE.only(decided)).map_err(at(path))?;
         }
         if let Some(under) = under {
             queues(&rules, under, decided).map_err(at(under))?;
@@ -138,9 +138,37 @@ fn queues(rules: &OwnedFd, under: &Path, decided: Access) -> io::Result<()> {
     }
 }
 
+/// A path of the request may lead elsewhere by now, or nowhere, where it lies in what code can write to. Then there is no
+/// rule: what is read-only needs none, and is all of the root.
+fn add_writable(rules: &OwnedFd, path: &Path, access: Access) -> io::Result<()> {
+    let place = match open(path) {
+        Err(error) if is_nowhere(&error) => return Ok(()),
+        place => place?,
+    };
+    if fstatvfs(&place)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(());
+    }
+    add_open(rules, &place, access)
+}
+
 fn add(rules: &OwnedFd, path: &Path, access: Access) -> io::Result<()> {
-    let place = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let directory = FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Directory;
+    add_open(rules, &open(path)?, access)
+}
+
+fn is_nowhere(error: &io::Error) -> bool {
+    let nowhere = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EACCES];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| nowhere.contains(&errno))
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}
+
+fn add_open(rules: &OwnedFd, place: &OwnedFd, access: Access) -> io::Result<()> {
+    let directory = FileType::from_raw_mode(fstat(place)?.st_mode) == FileType::Directory;
     let access = if directory {
         access
     } else {

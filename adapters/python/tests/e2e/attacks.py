@@ -21,7 +21,8 @@ def attempt(name, call, *arguments):
         return found
 def raw(number, *arguments):
     ctypes.set_errno(0)
-    found = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(one) if isinstance(one, int) else one for one in arguments])
+    words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    found = libc.syscall(ctypes.c_long(number), *words)
     if found == -1: raise OSError(ctypes.get_errno(), 'refused')
     return found
 """

@@ -1,4 +1,4 @@
-"""An attacker and its victim: two sessions at once. One does all that a process can do, the other ends as if it were alone."""
+"""An attacker and its victim, two sessions at once: one does all that a process can do, the other ends as if alone."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ libc.shmat.restype = ctypes.c_void_p
 libc.shmat.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
 def meet(create):
     found = []
-    for kind, call, *arguments in (('segment', libc.shmget, 4096), ('semaphores', libc.semget, 4), ('messages', libc.msgget)):
+    calls = ('segment', libc.shmget, 4096), ('semaphores', libc.semget, 4), ('messages', libc.msgget)
+    for kind, call, *arguments in calls:
         if call(KEY, *arguments, 0o666 | (CREATE if create else 0)) >= 0: found.append(kind)
-    if libc.mq_open(b'/' + NAME.encode(), os.O_RDWR | (os.O_CREAT if create else 0), 0o666, None) >= 0: found.append('queue')
+    flags = os.O_RDWR | (os.O_CREAT if create else 0)
+    if libc.mq_open(b'/' + NAME.encode(), flags, 0o666, None) >= 0: found.append('queue')
     for top in ('/dev/shm', '/tmp', '/var/tmp', os.path.expanduser('~'), '/var/cache/user', '/workspace'):
         path = f'{top}/{NAME}'
         if create:
@@ -92,7 +94,8 @@ def watches(): kept = [libc.inotify_init() for _ in range(4000)]
 def queues(): kept = [libc.mq_open(b'/other%d' % number, os.O_CREAT | os.O_RDWR, 0o600, None) for number in range(500)]
 @apart
 def segments():
-    for number in range(1, 4000): libc.shmget(number, 1 << 20, 0o1666), libc.semget(number, 100, 0o1666), libc.msgget(number, 0o1666)
+    for number in range(1, 4000):
+        libc.shmget(number, 1 << 20, 0o1666), libc.semget(number, 100, 0o1666), libc.msgget(number, 0o1666)
 kept = []
 @apart
 def pipes():
@@ -131,7 +134,20 @@ while time.monotonic() < until:
     quietly(lambda: open('/proc/self/oom_score_adj', 'w').write('-1000'))
 print('done')
 """
-MET = ["segment", "semaphores", "messages", "queue", "/dev/shm", "/tmp", "/var/tmp", "/home/user", "/var/cache/user", "/workspace", "abstract socket", "port"]
+MET = [
+    "segment",
+    "semaphores",
+    "messages",
+    "queue",
+    "/dev/shm",
+    "/tmp",
+    "/var/tmp",
+    "/home/user",
+    "/var/cache/user",
+    "/workspace",
+    "abstract socket",
+    "port",
+]
 
 
 def objects():
@@ -158,6 +174,7 @@ def test_a_victim_ends_as_if_it_were_alone(place, tmp_path):
         attacker(place, env={"SECRET": secret}, workspace=str(workspace)) as victim,
         attacker(place, memory_mb=768) as vandal,
     ):
+
         def suffer():
             results["victim"] = victim.py(shared + VICTIM, on_stdout=hear, timeout_s=120)
 

@@ -424,13 +424,7 @@ pub fn set_affinity(mask: &[u64]) -> Answer<()> {
 /// Puts this process behind a fence of Landlock's, for ever.
 pub fn put_up_fence(rules: Fd, flags: u32) -> Answer<()> {
     // SAFETY: no pointer.
-    unsafe {
-        call(
-            LANDLOCK_RESTRICT_SELF,
-            [rules.0 as usize, flags as usize],
-        )
-    }
-    .map(drop)
+    unsafe { call(LANDLOCK_RESTRICT_SELF, [rules.0 as usize, flags as usize]) }.map(drop)
 }
 
 /// Loads a filter; with `listener` it gives the descriptor that its notifications are read from.
