@@ -55,4 +55,6 @@ def attacker(place, **options):
             yield Attacker(sandbox, kernel.run_code)
         return
     with started(place, **options) as found:
+        # What is mounted in a workspace stays there.
+        found.empty = lambda: found.sandbox.run(["find", "/workspace", "-mindepth", "1", "-delete"])
         yield Attacker(found.sandbox, found.py)

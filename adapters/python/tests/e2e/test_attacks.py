@@ -70,6 +70,29 @@ def test_what_can_be_written_to_is_what_the_documents_say(code):
     assert lines == ["True", " ".join(WRITABLE)]
 
 
+def test_what_a_caller_gives_can_be_written_to_and_nothing_else(place, tmp_path):
+    for name in ("given", "shown", "workspace/.git/hooks", "workspace/inner", "inner", "data"):
+        (tmp_path / name).mkdir(parents=True)
+    mounts = {
+        str(tmp_path / "given"): "/srv/given",
+        str(tmp_path / "shown"): ("/srv/shown", "ro"),
+        str(tmp_path / "inner"): "/workspace/inner",
+        str(tmp_path / "data"): "/data",
+    }
+    tmpfs = {"/tmp": "8m", "/scratch": "8m"}
+    with attacker(place, workspace=str(tmp_path / "workspace"), mounts=mounts, tmpfs=tmpfs) as code:
+        token = secrets.token_hex(8)
+        given = sorted([*WRITABLE, "/srv/given", "/scratch"])
+        lines = code.lines(EVERY_DIRECTORY.replace("{token}", token).replace("{own}", repr(WRITABLE)))
+        assert lines == ["True", " ".join(sorted([*given, "/data"]))]
+        for name, path in (("inner", "/workspace/inner/file"), ("data", "/data/file"), ("given", "/srv/given/file")):
+            assert code.lines(f"print(open({path!r}, 'w').write('x'))") == ["1"]
+            assert (tmp_path / name / "file").read_text() == "x"
+        refused = code.lines("attempt('hook', lambda: open('/workspace/.git/hooks/file', 'w'))")
+        assert refused == ["hook EROFS"]
+    assert [path.name for path in tmp_path.rglob("planted-*")] == []
+
+
 PLANT = """
 for line in open('/proc/self/mountinfo'):
     place = line.split()[4]
