@@ -160,6 +160,22 @@ def test_no_descriptor_leads_out(code):
     assert twin == "3"
 
 
+def test_what_a_client_has_open_is_in_no_sandbox(place):
+    script = textwrap.dedent(
+        f"""
+        import os, sys
+        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
+        from attacks import attacker
+        for _ in range(200): os.set_inheritable(os.open('/', os.O_RDONLY), True)
+        with attacker({place!r}) as code: print(code.lines({"import contextlib" + DESCRIPTORS!r}))
+        """
+    )
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120, check=True)
+    kinds, twin = eval(process.stdout)
+    assert set(eval(kinds)) <= {"/dev/null", "pipe", "shut"}
+    assert twin == "3"
+
+
 @pytest.mark.parametrize("number", [3, 4, 5, 7, 8, 9])
 def test_a_working_directory_by_a_descriptor_leads_nowhere(number):
     # A runtime that holds a directory of the host while it enters this one is left through it.
