@@ -16,6 +16,7 @@ from chart import svg
 from endurance import endurance
 from loops import after_pause, now_and_then, sustained, tight
 from memory import memory
+from neighbours import neighbours
 from overshoot import deadlines
 from peers import parse
 from preloads import preloads
@@ -47,6 +48,7 @@ SECTIONS: dict[str, Callable[[Setting], None]] = {
     "sustained": sustained,
     "workspace": workspaces,
     "deadline": deadlines,
+    "neighbour": neighbours,
     "soak": endurance,
 }
 

@@ -15,6 +15,7 @@ use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner};
 use crate::outcome::AppliedLimit;
 use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, OomWatch, SlotCgroup};
 use crate::sandbox::init::FromInit;
+use crate::sandbox::landlock::Fence;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::sandbox::template::Fork;
@@ -233,6 +234,7 @@ impl Slot {
         };
         let fork = Fork {
             users: spec.tasks.is_some(),
+            fence: spec.fence.as_ref().map(Fence::flags),
             leaf: leaf.is_some(),
             tasks: spec.tasks,
             pinned: spec.pinned,

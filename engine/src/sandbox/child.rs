@@ -2,13 +2,14 @@
 //! panic, no environment. All that it needs was made before; what fails is left in [`Failure`] for init to read.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use libc::sock_filter;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
 use rustix::thread::CpuSet;
 
+use super::landlock;
 use super::plan::{CHILD, Step};
 use crate::sys;
 use crate::sys::exec::StringTable;
@@ -21,6 +22,8 @@ pub struct Prepared {
     pub tasks: Option<u64>,
     /// Keeps the code from changing its affinity.
     pub pin: Option<&'static [sock_filter]>,
+    /// The fence's rules, and how it is put up.
+    pub fence: Option<(OwnedFd, u32)>,
     /// Descriptors that the program gets beside its streams, under the numbers that they have.
     pub kept: Vec<OwnedFd>,
     /// Where the program may be, in the order of PATH.
@@ -79,6 +82,13 @@ fn one(step: Step, prepared: &Prepared, streams: &[OwnedFd; 3]) -> Result<(), i3
                 .map_err(code)
         }
         Step::SignalMask => sys::signal::unblock_all().map_err(|error| raw(&error)),
+        Step::Fence => prepared
+            .fence
+            .as_ref()
+            .map_or(Ok(()), |(rules, flags)| {
+                landlock::enter(rules.as_fd(), *flags)
+            })
+            .map_err(|error| raw(&error)),
         Step::Execute => Err(execute(prepared)),
         _ => Err(libc::EINVAL),
     }

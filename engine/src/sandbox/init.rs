@@ -7,16 +7,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::child::{self, Failure, Prepared};
 use super::kernel;
+use super::landlock::Fence;
 use super::plan::{Context, Step, StepError};
 use super::seccomp;
-use super::skeleton::{CODE_DIRECTORY, SkeletonSpec, build};
+use super::skeleton::{Built, CODE_DIRECTORY, SkeletonSpec, build};
+use super::template::SCRIPT;
 use crate::sys::clone::{Stack, vfork};
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, exit_now};
@@ -112,7 +114,7 @@ pub fn main(engine: &OwnedFd, spec: &SkeletonSpec) -> ! {
 
 fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     rehearse(spec)?;
-    let code_directory = build(spec, engine)?;
+    let Built { code, rules } = build(spec, engine)?;
     let mut stack = Stack::new();
     let (request, streams) = loop {
         let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
@@ -120,7 +122,11 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         };
         match go {
             // It may end without having run anything: then the sandbox is as it was before.
-            ToInit::Adopt { main, holder } => reap(engine, main, holder, spec.watched)?,
+            ToInit::Adopt { main, holder } => {
+                reap(engine, main, holder, spec.watched)?;
+                // It had made the file, and did not come to use it.
+                let _ = unlinkat(&code, SCRIPT, AtFlags::empty());
+            }
             ToInit::Go(request) => break (*request, split(descriptors)?.0),
             ToInit::GoLong => {
                 let (streams, rest) = split(descriptors)?;
@@ -133,16 +139,27 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
                 let (Some(library), Some(script)) = (parts.next(), parts.next()) else {
                     return Err(invalid("library"));
                 };
-                let parts = kernel::Parts { library, script };
+                drop(code);
+                let parts = kernel::Parts {
+                    library,
+                    script,
+                    rules,
+                };
                 return kernel::live(engine, spec, &mut stack, request, streams, parts);
             }
             ToInit::Cell { .. } | ToInit::Interrupt => return Err(invalid("order")),
         }
     };
-    if let Some(code) = &request.code {
-        write_code(&code_directory, code)?;
+    if let Some(source) = &request.code {
+        write_code(&code, source)?;
     }
-    match start(engine, spec, &mut stack, request, streams, Vec::new())? {
+    // By its number it could be asked for as the working directory.
+    drop(code);
+    let own = Kept {
+        rules,
+        descriptors: Vec::new(),
+    };
+    match start(engine, spec, &mut stack, request, streams, own)? {
         Some(main) => reap(engine, main, None, spec.watched)?,
         None => return Ok(()),
     }
@@ -159,7 +176,16 @@ fn invalid(what: &str) -> StepError {
     StepError::new(Step::ReadRequest, what, &io::ErrorKind::InvalidData.into())
 }
 
-/// Starts the code, with the streams and `kept` as its only descriptors, and gives its pid. None: the program could not be
+/// What the code's process is given besides its request.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// Those of the fence.
+    pub(super) rules: Option<OwnedFd>,
+    /// What its program is to have open beside its streams.
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+/// Starts the code, with the streams and what is kept as its only descriptors, and gives its pid. None: the program could not be
 /// executed, which the engine has been told.
 pub(super) fn start(
     engine: BorrowedFd<'_>,
@@ -167,14 +193,16 @@ pub(super) fn start(
     stack: &mut Stack,
     request: Request,
     streams: [OwnedFd; 3],
-    kept: Vec<OwnedFd>,
+    kept: Kept,
 ) -> Result<Option<i32>, StepError> {
     rustix::process::chdir(&request.directory).at(
         Step::WorkingDirectory,
         request.directory.display().to_string(),
     )?;
     let (mut prepared, looked_in) = prepare(request, spec)?;
-    prepared.kept = kept;
+    prepared.kept = kept.descriptors;
+    let flags = spec.fence.as_ref().map_or(0, Fence::flags);
+    prepared.fence = kept.rules.map(|rules| (rules, flags));
     let mut failure: Option<Failure> = None;
     let main = vfork(stack, || {
         failure = Some(child::run(&prepared, &streams));
@@ -240,15 +268,19 @@ fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
 
 /// `directory`, which only init has, is the one way to write there: the code cannot change what a traceback shows.
 fn write_code(directory: &OwnedFd, code: &Code) -> Result<(), StepError> {
-    use rustix::fs::openat;
     let path = format!("{CODE_DIRECTORY}/{}", code.file);
-    let file = openat(
-        directory,
-        &code.file,
-        OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC,
-        Mode::from_raw_mode(0o644),
-    )
-    .at(Step::WriteCode, path.clone())?;
+    let make = || {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        openat(directory, &code.file, flags, Mode::from_raw_mode(0o644))
+    };
+    let made = match make() {
+        // A process that was forked ahead has made it, and ended before anybody heard of it.
+        Err(rustix::io::Errno::EXIST) => {
+            unlinkat(directory, &code.file, AtFlags::empty()).and_then(|()| make())
+        }
+        made => made,
+    };
+    let file = made.at(Step::WriteCode, path.clone())?;
     let mut rest = code.source.as_slice();
     while !rest.is_empty() {
         let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))
@@ -301,6 +333,7 @@ fn prepare(request: Request, spec: &SkeletonSpec) -> Result<(Prepared, Vec<Strin
             affinity,
             tasks: spec.tasks.map(|tasks| tasks.saturating_add(OWN_TASKS)),
             pin: spec.pinned.then(seccomp::pin_filter),
+            fence: None,
             kept: Vec::new(),
             candidates,
             arguments: StringTable::new(arguments),

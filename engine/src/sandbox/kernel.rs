@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
-use super::init::{FromInit, REAPED_SINCE, Request, ToInit, await_end, finish, start};
+use super::init::{FromInit, Kept, REAPED_SINCE, Request, ToInit, await_end, finish, start};
 use super::plan::{Context, Step, StepError};
 use super::skeleton::SkeletonSpec;
 use crate::sys::clone::Stack;
@@ -45,6 +45,8 @@ pub(super) struct Parts {
     /// What it loads, and what it runs.
     pub(super) library: OwnedFd,
     pub(super) script: OwnedFd,
+    /// Those of the fence that it is put behind.
+    pub(super) rules: Option<OwnedFd>,
 }
 
 /// Starts the interpreter, and drives it to its end or the engine's.
@@ -60,13 +62,20 @@ pub(super) fn live(
         Shared::make("cells", layout::SIZE).at(Step::ShareMemory, "cells")?;
     let children = signal::child_descriptor().at(Step::ShareMemory, "signalfd")?;
     signal::change_with_child(memory.half(layout::ANSWERED)).at(Step::ShareMemory, "SIGCHLD")?;
-    let Parts { library, script } = parts;
+    let Parts {
+        library,
+        script,
+        rules,
+    } = parts;
     request.arguments.extend([
         format!("/proc/self/fd/{}", script.as_raw_fd()).into_bytes(),
         library.as_raw_fd().to_string().into_bytes(),
         descriptor.as_raw_fd().to_string().into_bytes(),
     ]);
-    let kept = vec![library, script, descriptor];
+    let kept = Kept {
+        rules,
+        descriptors: vec![library, script, descriptor],
+    };
     let Some(main) = start(engine, spec, stack, request, streams, kept)? else {
         return Ok(());
     };

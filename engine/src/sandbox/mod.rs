@@ -7,6 +7,8 @@ pub mod child;
 pub mod identity;
 pub mod init;
 mod kernel;
+pub mod landlock;
+mod mask;
 pub mod plan;
 pub mod probe;
 pub mod rootfs;

@@ -54,6 +54,7 @@ pub enum Step {
     MountTmpfs,
     MountShm,
     MountPts,
+    FenceRules,
     MountCode,
     Hostname,
     ShowMemory,
@@ -80,6 +81,7 @@ pub enum Step {
     PinAffinity,
     CloseDescriptors,
     SignalMask,
+    Fence,
     Execute,
 }
 
@@ -158,6 +160,7 @@ pub const SKELETON: &[Step] = &[
     Step::MountTmpfs,
     Step::MountShm,
     Step::MountPts,
+    Step::FenceRules,
     Step::MountCode,
     Step::Hostname,
     Step::ShowMemory,
@@ -178,6 +181,7 @@ pub const CHILD: &[Step] = &[
     Step::PinAffinity,
     Step::CloseDescriptors,
     Step::SignalMask,
+    Step::Fence,
     Step::Execute,
 ];
 
@@ -246,6 +250,7 @@ pub const STAGES: &[Stage] = &[
             Step::Umask,
             Step::ResourceLimits,
             Step::DropCapabilities,
+            Step::Fence,
             Step::StepFilter,
             Step::PassListener,
         ],
@@ -451,6 +456,10 @@ impl Step {
             Self::MountShm => ("mount-shm", "POSIX shared memory and semaphores"),
             Self::MountPts => ("mount-pts", "pseudo terminals of the sandbox's own"),
             Self::MountCode => ("mount-code", "a place for the code outside the workspace"),
+            Self::FenceRules => (
+                "fence-rules",
+                "Landlock: where code may write, as a list of its own; made ahead, because it names files of this sandbox",
+            ),
             Self::Hostname => ("hostname", "a name that is not the host's"),
             Self::ShowMemory => (
                 "show-memory",
@@ -509,6 +518,10 @@ impl Step {
                 "seccomp: the kill list is reported by the kernel to the engine, set-up calls are refused",
             ),
             Self::PassListener => ("pass-listener", "the engine holds the only listener"),
+            Self::Fence => (
+                "fence",
+                "the code is put behind those rules, its signals and abstract sockets too: nothing can be mounted from then on",
+            ),
             Self::Execute => ("execute", "the code runs"),
         }
     }
@@ -571,7 +584,7 @@ mod tests {
             Step::StepFilter,
             Step::PassListener
         ]));
-        assert_eq!(CHILD.last(), Some(&Step::Execute));
+        assert!(CHILD.ends_with(&[Step::Fence, Step::Execute]));
         assert_eq!(SPAWNER.last(), Some(&Step::BaseFilter));
     }
 }

@@ -111,6 +111,14 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
+const SEALED: Attributes<'static> = Attributes {
+    read_only: true,
+    no_suid: true,
+    no_dev: true,
+    no_exec: false,
+    id_map: None,
+    private: true,
+};
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
 /// Builds the root below `place`, a directory of this mount namespace that is not in the host's, and gives it by
@@ -221,8 +229,13 @@ impl Builder<'_> {
                 continue;
             }
             let operand = format!("/{parent}/{}", name.display());
+            // Read-only of itself: what is made read-only later is the tree that it is a copy of.
             let empty = open_directory(&self.place.join("var/empty"))
                 .and_then(|fd| tree::clone_at(fd, false))
+                .and_then(|empty| {
+                    set_attributes(empty.as_fd(), SEALED, false)?;
+                    Ok(empty)
+                })
                 .at(Step::RootSystem, operand.clone())?;
             tree::attach(empty, &entry.path()).at(Step::RootSystem, operand)?;
         }
@@ -377,7 +390,8 @@ impl Builder<'_> {
     }
 
     fn read_only(&self) -> Result<(), StepError> {
-        for (path, no_dev) in [("", true), ("dev", false)] {
+        // All that lies below goes with it: code that runs under the owner's id writes wherever a mount lets it.
+        for (path, no_dev, recursive) in [("", false, true), ("", true, false)] {
             let operand = format!("/{path}");
             let fd = openat(
                 CWD,
@@ -386,14 +400,8 @@ impl Builder<'_> {
                 Mode::empty(),
             )
             .at(Step::RootReadOnly, operand.clone())?;
-            let attributes = Attributes {
-                read_only: true,
-                no_suid: true,
-                no_dev,
-                private: true,
-                ..Attributes::default()
-            };
-            set_attributes(fd.as_fd(), attributes, false).at(Step::RootReadOnly, operand)?;
+            let attributes = Attributes { no_dev, ..SEALED };
+            set_attributes(fd.as_fd(), attributes, recursive).at(Step::RootReadOnly, operand)?;
         }
         Ok(())
     }

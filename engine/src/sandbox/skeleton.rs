@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::capabilities;
 use super::identity::BOX_ID;
 use super::init::FromInit;
+use super::landlock::Fence;
 use super::plan::{Context, SKELETON, Step, StepError};
-use super::{seccomp, tree};
+use super::{mask, seccomp, tree};
 use crate::spec::Tmpfs;
 use crate::sys::datagram;
 
@@ -38,42 +39,40 @@ pub struct SkeletonSpec {
     pub watched: bool,
     /// A process may be forked into the sandbox: the engine is given the ways in.
     pub joinable: bool,
+    /// None: the kernel has no Landlock to use.
+    pub fence: Option<Fence>,
 }
 
 /// The name of every sandbox.
 pub const HOST_NAME: &str = "stepbox";
 
-/// Kernel switches: shown, never writable.
-const READ_ONLY: &[&str] = &["bus", "fs", "irq", "sys", "sysrq-trigger"];
-/// What tells of the host and what everybody may read: an empty file in its place. Files that only the host's root may
-/// read are left: no id of a sandbox is that.
-const EMPTY_FILES: &[&str] = &[
-    "kcore",
-    "keys",
-    "key-users",
-    "kallsyms",
-    "latency_stats",
-    "sched_debug",
-    "timer_list",
-    "modules",
-    "config.gz",
-    "interrupts",
-    "cmdline",
-];
-/// Directories that tell of the host: an empty one in their place.
-const EMPTY_DIRECTORIES: &[&str] = &["acpi", "asound", "driver", "scsi", "tty"];
-
 const SCRATCH: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
+/// What init keeps of the building.
+#[derive(Debug)]
+pub struct Built {
+    /// The directory for the code's file, which is read-only by its path.
+    pub code: OwnedFd,
+    /// The rules of the fence that the code is put behind.
+    pub rules: Option<OwnedFd>,
+}
+
 /// Walks the list. The process is pid 1 of its pid namespace, in a copy of the spawner's mounts.
-///
-/// Returns the directory for the code's file, which is read-only by its path.
-pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<OwnedFd, StepError> {
+pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<Built, StepError> {
     let mut code = None;
+    let mut rules = None;
     let mut listener = None;
     for step in SKELETON {
         match step {
             Step::MountCode => code = Some(mount_code().at(*step, CODE_DIRECTORY)?),
+            Step::FenceRules => {
+                let under = Some(Path::new(CODE_DIRECTORY));
+                let made = spec.fence.as_ref().map(|fence| fence.rules(under));
+                let made = made.transpose();
+                rules = made.map_err(|(path, error)| {
+                    StepError::new(*step, path.display().to_string(), &error)
+                })?;
+            }
             Step::StepFilter => {
                 listener = Some(
                     crate::sys::seccomp::load_with_listener(seccomp::step_filter())
@@ -88,13 +87,16 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<OwnedFd, Ste
             Step::ShowMemory if spec.watched => show_memory(spec, engine).at(*step, "/proc")?,
             Step::ShowNamespaces if spec.joinable => {
                 let code = code.as_ref().ok_or_else(missing);
-                code.and_then(|code| show_namespaces(spec, code, engine))
+                code.and_then(|code| show_namespaces(spec, code, rules.as_ref(), engine))
                     .at(*step, "/proc/self/ns")?;
             }
             other => run(*other, spec)?,
         }
     }
-    code.ok_or_else(missing).at(Step::MountCode, CODE_DIRECTORY)
+    let code = code
+        .ok_or_else(missing)
+        .at(Step::MountCode, CODE_DIRECTORY)?;
+    Ok(Built { code, rules })
 }
 
 fn missing() -> io::Error {
@@ -112,7 +114,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
         Step::MountProc => {
             mount("proc", "/proc", "proc", SCRATCH | MountFlags::NOEXEC, None).at(step, "/proc")
         }
-        Step::MaskProc => mask_proc(),
+        Step::MaskProc => mask::proc(),
         Step::MountTmpfs => mount_all_tmpfs(spec),
         Step::MountShm if spec.shm == 0 => Ok(()),
         Step::MountShm => mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm"),
@@ -159,8 +161,14 @@ fn show_memory(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory for the code's file, and the namespaces in the order in which `child.rs` of the template takes them.
-fn show_namespaces(spec: &SkeletonSpec, code: &OwnedFd, engine: BorrowedFd<'_>) -> io::Result<()> {
+/// The directory for the code's file, the namespaces, and the rules of the fence, in the order in which `child.rs` of the
+/// template takes them.
+fn show_namespaces(
+    spec: &SkeletonSpec,
+    code: &OwnedFd,
+    rules: Option<&OwnedFd>,
+    engine: BorrowedFd<'_>,
+) -> io::Result<()> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let mut ways = vec![rustix::io::fcntl_dupfd_cloexec(code, 3)?];
     let names = ["pid", "net", "mnt", "ipc", "uts", "cgroup"];
@@ -170,7 +178,7 @@ fn show_namespaces(spec: &SkeletonSpec, code: &OwnedFd, engine: BorrowedFd<'_>) 
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         ways.push(openat(CWD, path, flags, Mode::empty())?);
     }
-    let ways: Vec<_> = ways.iter().map(AsFd::as_fd).collect();
+    let ways: Vec<_> = ways.iter().chain(rules).map(AsFd::as_fd).collect();
     datagram::send(engine, &FromInit::Joinable, &ways)
 }
 
@@ -279,40 +287,4 @@ fn mount_code() -> io::Result<OwnedFd> {
     mount_bind(path, path)?;
     mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | SCRATCH, "")?;
     Ok(writable)
-}
-
-fn mask_proc() -> Result<(), StepError> {
-    let proc = Path::new("/proc");
-    for name in READ_ONLY {
-        let path = proc.join(name);
-        let operand = path.display().to_string();
-        if skip_missing(mount_bind(&path, &path)).at(Step::MaskProc, operand.clone())? {
-            mount_remount(
-                &path,
-                MountFlags::BIND | MountFlags::RDONLY | SCRATCH | MountFlags::NOEXEC,
-                "",
-            )
-            .at(Step::MaskProc, operand)?;
-        }
-    }
-    for (names, cover) in [
-        (EMPTY_FILES, "/dev/null"),
-        (EMPTY_DIRECTORIES, "/var/empty"),
-    ] {
-        for name in names {
-            let path = proc.join(name);
-            skip_missing(mount_bind(cover, &path))
-                .at(Step::MaskProc, path.display().to_string())?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether it was done; a kernel without that file has nothing to mask.
-fn skip_missing(result: rustix::io::Result<()>) -> io::Result<bool> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::NOENT) => Ok(false),
-        Err(errno) => Err(errno.into()),
-    }
 }

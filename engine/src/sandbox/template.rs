@@ -82,6 +82,8 @@ pub enum ToTemplate {
 pub struct Fork {
     /// The sandbox has a user namespace of its own.
     pub users: bool,
+    /// The rules of a fence are beside it, to be put up with these flags.
+    pub fence: Option<u32>,
     pub leaf: bool,
     /// As in [`super::skeleton::SkeletonSpec`].
     pub tasks: Option<u64>,
@@ -130,6 +132,7 @@ pub fn failure(place: u32, errno: u32) -> StepError {
         Step::WorkingDirectory,
         Step::StandardStreams,
         Step::Affinity,
+        Step::Fence,
     ];
     let step = usize::try_from(place)
         .ok()
@@ -178,6 +181,7 @@ mod tests {
 
         let fork = encode(&ToTemplate::Fork(Fork {
             users: true,
+            fence: Some(5),
             leaf: false,
             tasks: Some(300),
             pinned: true,
@@ -188,6 +192,7 @@ mod tests {
             panic!("{fork:?}");
         };
         assert!(read.users && !read.leaf && read.pinned && read.held);
+        assert_eq!(read.fence, Some(5));
         assert_eq!(read.tasks, Some(300));
         let strings: Vec<_> = read.environment.iter().collect();
         assert_eq!(strings, [b"A".as_slice(), "x".repeat(200).as_bytes()]);
@@ -259,5 +264,6 @@ mod tests {
         }
         assert_eq!(failure(9, 2).step, Step::WorkingDirectory);
         assert_eq!(failure(11, 2).step, Step::Affinity);
+        assert_eq!(failure(12, 2).step, Step::Fence);
     }
 }

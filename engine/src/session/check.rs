@@ -4,6 +4,7 @@ use super::SessionError;
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
+use crate::sandbox::landlock;
 use crate::spec::SandboxSpec;
 
 /// The limits and what keeps them. Refuses a limit that cannot bind, unless the caller said that it need not.
@@ -80,6 +81,7 @@ pub(super) fn isolation(mode: Mode) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
+    layers.push(landlock::described());
     layers.push(match mode {
         Mode::Root => "identity: a host id of this session's own".to_owned(),
         Mode::Rootless { .. } => "identity: the caller's host id".to_owned(),

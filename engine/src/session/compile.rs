@@ -16,6 +16,7 @@ use crate::launcher::message::{RealmId, TreeRequest};
 use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Attachment, PoolError, Seed, Slot};
 use crate::sandbox::init::Request;
+use crate::sandbox::landlock::Fence;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::{Limits, Mount, Tmpfs};
@@ -277,6 +278,8 @@ impl Compile {
             pinned: false,
             watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
             joinable: false,
+            // What it makes it prints.
+            fence: Fence::around(vec!["/tmp".into(), "/dev/shm".into()]),
         }
     }
 

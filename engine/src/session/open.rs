@@ -16,7 +16,8 @@ use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Keeper, PoolError};
 use crate::sandbox::cgroup::Cgroups;
-use crate::sandbox::identity::Mode;
+use crate::sandbox::identity::{Mode, home, temporary};
+use crate::sandbox::landlock::Fence;
 use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
@@ -314,7 +315,26 @@ fn skeleton_spec(
         // A step may have a limit where its session has none.
         watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
         joinable: interpreter.is_some() && spec.prewarm != Some(0),
+        fence: Fence::around(places(spec, interpreter, given)),
     }
+}
+
+/// Where in the sandbox code may write. What a mount or a tmpfs of the caller's covers is not there, and that decides.
+fn places(spec: &SandboxSpec, interpreter: Option<&Interpreter>, has_shm: bool) -> Vec<PathBuf> {
+    let own = [WORKSPACE, CACHE, home(interpreter), temporary(interpreter)];
+    let shm = (!has_shm).then_some("/dev/shm");
+    let targets = spec.mounts.iter().map(|mount| &mount.target);
+    let over: Vec<_> = targets
+        .chain(spec.tmpfs.iter().map(|tmpfs| &tmpfs.target))
+        .collect();
+    let covered = |path: &Path| over.iter().any(|target| path.starts_with(target));
+    let own = own.into_iter().chain(shm).map(PathBuf::from);
+    let tmpfs = spec.tmpfs.iter().map(|tmpfs| tmpfs.target.clone());
+    let mounts = spec.mounts.iter().filter(|mount| !mount.read_only);
+    own.filter(|path| !covered(path))
+        .chain(tmpfs)
+        .chain(mounts.map(|mount| mount.target.clone()))
+        .collect()
 }
 
 fn mounts(spec: &SandboxSpec, workspace: &Path, directory: &Path) -> Vec<SessionMount> {

@@ -14,11 +14,18 @@ use crate::sys::{
     map, open, size, unmap, write_all,
 };
 
-/// Where the socket to the engine and the directory for the code's file are while the process waits.
+/// Where the socket to the engine and the code's file are while the process waits. At first there is the directory for
+/// that file.
 const CONTROL: Fd = Fd(3);
 const CODE: Fd = Fd(4);
+/// The rules of the fence, until it is put up.
+const RULES: Fd = Fd(5);
 
-/// What comes beside an order to fork, in this order; then, where there are some, the user namespace and the leaf.
+/// The name of the code's file.
+const SCRIPT: &CStr = c"main.py";
+
+/// What comes beside an order to fork, in this order; then, where there are some, the user namespace, the rules of the
+/// fence and the leaf.
 struct Beside {
     control: Fd,
     code: Fd,
@@ -29,6 +36,7 @@ struct Beside {
     names: Fd,
     cgroups: Fd,
     users: Option<Fd>,
+    rules: Option<Fd>,
     leaf: Option<Fd>,
 }
 
@@ -46,6 +54,10 @@ impl Beside {
             names: next()?,
             cgroups: next()?,
             users: if fork.users { Some(next()?) } else { None },
+            rules: match fork.fence {
+                Some(_) => Some(next()?),
+                None => None,
+            },
             leaf: if fork.leaf { Some(next()?) } else { None },
         })
     }
@@ -86,16 +98,24 @@ pub fn fork(fork: &Fork<'_>, descriptors: &Descriptors) -> Answer<Forked> {
 /// Whether the code may not change its affinity.
 static PINNED: AtomicBool = AtomicBool::new(false);
 
-/// Leaves this process two descriptors and three streams to nowhere.
+/// Leaves this process two or three descriptors and three streams to nowhere.
 fn place(beside: &Beside) -> Answer<()> {
-    // Both numbers may be in use by the other. These are in use by nobody, and the table need not grow for them.
+    // Each number may be in use by another. These are in use by nobody, and the table need not grow for them.
     let (control, code) = (
         duplicate(beside.control, 32, true)?,
         duplicate(beside.code, 33, true)?,
     );
+    let rules = match beside.rules {
+        Some(rules) => Some(duplicate(rules, 34, true)?),
+        None => None,
+    };
     duplicate(control, CONTROL.0, true)?;
     duplicate(code, CODE.0, true)?;
-    close_range(CODE.0 + 1, u32::MAX)
+    let mut last = CODE;
+    if let Some(rules) = rules {
+        last = duplicate(rules, RULES.0, true)?;
+    }
+    close_range(last.0 + 1, u32::MAX)
 }
 
 /// Gives up what code must not have. Gives the interpreter's side the environment to expect.
@@ -118,6 +138,11 @@ fn fall(fork: &Fork<'_>) -> Result<(), (Place, Errno)> {
     process::umask(0o022);
     limits(fork).map_err(at(Place::Limits))?;
     process::drop_capabilities(fork.users).map_err(at(Place::Capabilities))?;
+    make_code().map_err(at(Place::Code))?;
+    if let Some(flags) = fork.fence {
+        process::put_up_fence(RULES, flags).map_err(at(Place::Fence))?;
+        close(RULES);
+    }
     let filters = filters().ok_or((Place::Filter, EINVAL))?;
     let listener = process::load_filter(filters.step, true).map_err(at(Place::Filter))?;
     // Init can be told of this process only when it is its child.
@@ -129,6 +154,14 @@ fn fall(fork: &Fork<'_>) -> Result<(), (Place, Errno)> {
     };
     tell(CONTROL, waits, Some(listener)).map_err(at(Place::Filter))?;
     close(listener);
+    Ok(())
+}
+
+/// Makes the file for the code while that can be done: behind the fence nothing can be made there.
+fn make_code() -> Answer<()> {
+    let file = open(Some(CODE), SCRIPT, O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
+    duplicate(file, CODE.0, true)?;
+    close(file);
     Ok(())
 }
 
@@ -212,7 +245,11 @@ fn begin(
     source: &[u8],
 ) -> Result<(), (Place, Errno)> {
     let at = |place| move |errno| (place, errno);
-    write_code(file, source).map_err(at(Place::Code))?;
+    if file != SCRIPT.to_bytes() {
+        return Err((Place::Read, EINVAL));
+    }
+    write_all(CODE, source).map_err(at(Place::Code))?;
+    close(CODE);
     with_c_string(request.directory, chdir).map_err(at(Place::Directory))?;
     let mut streams = beside.iter();
     for target in 0..3 {
@@ -228,15 +265,6 @@ fn begin(
     }
     tell(CONTROL, Word::Started, None).map_err(at(Place::Streams))?;
     close_range(3, u32::MAX).map_err(at(Place::Streams))
-}
-
-fn write_code(name: &[u8], source: &[u8]) -> Answer<()> {
-    let file = with_c_string(name, |name| {
-        open(Some(CODE), name, O_CREAT | O_EXCL | O_WRONLY, 0o644)
-    })?;
-    let written = write_all(file, source);
-    close(file);
-    written
 }
 
 /// A path of at most the kernel's length.

@@ -125,6 +125,8 @@ pub enum Order<'a> {
 pub struct Fork<'a> {
     /// The sandbox has a user namespace of its own.
     pub users: bool,
+    /// The rules of a fence are beside it, and these are the flags to put it up with.
+    pub fence: Option<u32>,
     /// The directory of a cgroup2 to be born in is beside it.
     pub leaf: bool,
     /// Tasks of the code, where a limit of its user namespace counts them.
@@ -143,6 +145,10 @@ impl<'a> Order<'a> {
             0 => Some(Self::Branch),
             1 => Some(Self::Fork(Fork {
                 users: reader.boolean()?,
+                fence: match reader.byte()? {
+                    0 => None,
+                    _ => Some(u32::try_from(reader.number()?).ok()?),
+                },
                 leaf: reader.boolean()?,
                 tasks: match reader.byte()? {
                     0 => None,
@@ -244,6 +250,7 @@ pub enum Place {
     Directory = 9,
     Streams = 10,
     Affinity = 11,
+    Fence = 12,
 }
 
 /// The longest [`Word`].

@@ -5,4 +5,5 @@
     reason = "what is tested is what programs of the host meet"
 )]
 
+mod fence;
 mod seccomp;

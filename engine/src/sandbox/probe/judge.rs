@@ -4,6 +4,7 @@ use std::io;
 
 use super::super::cgroup::{AncestorLimit, ControllerProbe};
 use super::super::identity::Mode;
+use super::super::landlock::is_used;
 use super::cause::{Refused, cause};
 use super::{Attempt, Observation, Probe};
 use crate::outcome::{EnforcedBy, Resource};
@@ -290,10 +291,15 @@ fn scratch(seen: &Observation) -> Probe {
 
 fn landlock(abi: Option<u32>) -> Probe {
     let probe = match abi {
-        Some(abi) => there("landlock", format!("ABI {abi}; not used")),
+        Some(abi) if is_used(abi) => there("landlock", format!("ABI {abi}")),
+        Some(abi) => missing(
+            "landlock",
+            format!("ABI {abi}, which forbids moving files: not used"),
+            None,
+        ),
         None => missing(
             "landlock",
-            "not in this kernel, or not enabled at boot; not used",
+            "not in this kernel, or not enabled at boot: sandboxes go without this second fence",
             None,
         ),
     };

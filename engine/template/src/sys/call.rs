@@ -79,6 +79,7 @@ pub(super) mod number {
 }
 
 /// The same on every architecture.
+pub(super) const LANDLOCK_RESTRICT_SELF: usize = 446;
 pub(super) const CLOSE_RANGE: usize = 436;
 
 /// # Safety

@@ -2,7 +2,7 @@
 
 use core::arch::global_asm;
 
-use super::call::{call, number};
+use super::call::{LANDLOCK_RESTRICT_SELF, call, number};
 use super::{Answer, EINVAL, Errno, Fd};
 
 unsafe extern "C" {
@@ -444,6 +444,12 @@ pub fn set_affinity(mask: &[u64]) -> Answer<()> {
         )
     }
     .map(drop)
+}
+
+/// Puts this process behind a fence of Landlock's, for ever.
+pub fn put_up_fence(rules: Fd, flags: u32) -> Answer<()> {
+    // SAFETY: no pointer.
+    unsafe { call(LANDLOCK_RESTRICT_SELF, [rules.0 as usize, flags as usize]) }.map(drop)
 }
 
 /// Loads a filter; with `listener` it gives the descriptor that its notifications are read from.
