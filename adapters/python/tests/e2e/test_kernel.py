@@ -187,6 +187,28 @@ def test_files_and_usage_are_those_of_the_cell(kernel):
     assert first.isolation
 
 
+def test_what_a_kernel_writes_through_a_mapping_is_told_by_the_cell_that_wrote_and_by_a_step_beside_it(sandbox):
+    with kernel_of(sandbox) as kernel:
+        first = kernel.py(
+            "import mmap, threading, time\n"
+            "with open('d', 'w+b') as f:\n    f.truncate(64 << 20)\n    m = mmap.mmap(f.fileno(), 0)"
+        )
+        assert changes(first) == ["d"]
+        assert (kernel.py("1").files, sandbox.py("1").files) == ([], [])
+        # Each page once: a page that was written to a moment before is told by its content alone.
+        assert changes(kernel.py("m[0:4] = b'cell'"), "modified") == ["d"]
+        assert (kernel.py("1").files, sandbox.py("1").files) == ([], [])
+        kernel.py(
+            "def write():\n    for page in range(1, 16384):\n        m[page * 4096] = 1; time.sleep(0.002)\n"
+            "threading.Thread(target=write, daemon=True).start()"
+        )
+        assert changes(sandbox.py("import time; time.sleep(0.2)"), "modified") == ["d"]
+        assert changes(kernel.py("time.sleep(0.2)"), "modified") == ["d"]
+    # Whatever wrote is gone.
+    sandbox.py("1")
+    assert sandbox.py("1").files == []
+
+
 def test_options_of_a_kernel_are_its_own(face):
     with face(env={"A": "session", "B": "session"}) as sandbox:
         sandbox.make_dir("sub")
