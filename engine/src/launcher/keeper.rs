@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use super::message::{Changes, FromKeeper, Listing, ToKeeper};
+use super::message::{Changes, FromKeeper, Listing, Look, ToKeeper};
 use super::realm::Inherited;
 use super::spawner;
 use crate::sandbox::plan::{Context, KEEPER, Step, StepError};
@@ -15,7 +15,7 @@ use crate::sandbox::tree;
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
 use crate::workspace::{
-    Budget, FileError, FileReason, PendingWrite, Snapshot, Tree, Watch, WorkspacePath, diff,
+    Budget, FileError, FileReason, PendingWrite, Snapshot, Told, Tree, Watch, WorkspacePath, diff,
     display,
 };
 
@@ -64,7 +64,8 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
         numbers: 0,
         stale: true,
         watch: Watch::new(),
-        settled: false,
+        complete: false,
+        opened: false,
     };
     let queue = keeper
         .watch
@@ -113,8 +114,9 @@ struct Keeper {
     /// Somebody but a step has written since the latest snapshot.
     stale: bool,
     watch: Option<Watch>,
-    /// While nothing is told by the watch, the latest snapshot is what there is.
-    settled: bool,
+    /// Of the latest look: see [`Look`].
+    complete: bool,
+    opened: bool,
 }
 
 type Answer = Result<(FromKeeper, Option<OwnedFd>), FileError>;
@@ -126,7 +128,11 @@ impl Keeper {
         match request {
             ToKeeper::Attach { .. } => Err(broken("attached already")),
             ToKeeper::Begin { rescan, instead } => self.begin(rescan, instead),
-            ToKeeper::Changes { since, instead } => self.changes(since, instead),
+            ToKeeper::Changes {
+                since,
+                settled,
+                instead,
+            } => self.changes(since, settled, instead),
             ToKeeper::OpenRead { path, max } => {
                 let (file, stat) = self.tree.open_read(&WorkspacePath::parse(&path)?, max)?;
                 Ok((FromKeeper::Opened(stat), Some(file)))
@@ -194,31 +200,58 @@ impl Keeper {
         };
         let since = self.next();
         self.held.insert(since, snapshot);
-        let settled = self.settled;
-        Ok((FromKeeper::Begun { since, settled }, None))
+        let look = self.look();
+        Ok((FromKeeper::Begun { since, look }, None))
+    }
+
+    fn look(&mut self) -> Look {
+        Look {
+            complete: self.complete,
+            opened: std::mem::take(&mut self.opened),
+        }
+    }
+
+    fn hear(&mut self) -> Told {
+        let told = self.watch.as_ref().map_or(Told::Touched, Watch::hear);
+        self.opened |= told >= Told::Opened;
+        told
     }
 
     fn scan(&mut self) -> Result<Rc<Snapshot>, FileError> {
-        self.settled = false;
-        if let Some(watch) = &self.watch {
-            watch.forget();
-        }
+        self.complete = false;
+        self.hear();
         let snapshot = Rc::new(self.tree.scan(Budget::default(), self.latest.as_deref())?);
         if let Some(watch) = &mut self.watch {
-            self.settled = watch.extend(&self.tree, &snapshot);
+            let watched = watch.extend(&self.tree, &snapshot);
+            // What the look itself opened is not to be told of the step that comes.
+            self.complete = self.hear() < Told::Touched && watched;
         }
         self.latest = Some(Rc::clone(&snapshot));
         self.stale = false;
         Ok(snapshot)
     }
 
-    fn changes(&mut self, since: u64, instead: Option<u64>) -> Answer {
+    /// The latest snapshot, as long as it is what there is.
+    fn unchanged(&mut self) -> Option<Rc<Snapshot>> {
+        let latest = self.latest.clone().filter(|_| !self.stale)?;
+        (self.hear() == Told::Nothing).then_some(latest)
+    }
+
+    fn changes(&mut self, since: u64, settled: bool, instead: Option<u64>) -> Answer {
         let before = self
             .held
             .remove(&since)
             .ok_or_else(|| broken("no such snapshot"))?;
-        let after = self.scan()?;
-        let mut files = diff(&before, &after);
+        let unchanged = if settled { self.unchanged() } else { None };
+        let after = match unchanged {
+            Some(latest) => latest,
+            None => self.scan()?,
+        };
+        let mut files = if Rc::ptr_eq(&before, &after) {
+            Vec::new()
+        } else {
+            diff(&before, &after)
+        };
         if self.given {
             self.tree.mark_host_risks(&mut files)?;
         }
@@ -233,7 +266,7 @@ impl Keeper {
         }
         let next = self.next();
         self.held.insert(next, after);
-        let settled = self.settled;
+        let look = self.look();
         let few = changes.files.len() <= FEW
             && changes
                 .files
@@ -244,7 +277,7 @@ impl Keeper {
             let answer = FromKeeper::Changes {
                 changes,
                 next,
-                settled,
+                look,
             };
             return Ok((answer, None));
         }
@@ -252,7 +285,7 @@ impl Keeper {
         let answer = FromKeeper::Changes {
             changes: None,
             next,
-            settled,
+            look,
         };
         Ok((answer, Some(beside)))
     }

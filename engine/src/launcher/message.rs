@@ -138,9 +138,10 @@ pub enum ToKeeper {
         instead: Option<u64>,
     },
     /// What changed since a snapshot, which is let go of. The snapshot that is made now is held for a later step, in the
-    /// place of `instead`.
+    /// place of `instead`. `settled`: that snapshot is what there is, unless the watch tells otherwise.
     Changes {
         since: u64,
+        settled: bool,
         instead: Option<u64>,
     },
     OpenRead {
@@ -184,19 +185,19 @@ pub enum ToKeeper {
 /// An answer of a keeper: in a memfd beside the datagram when it may be long.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromKeeper {
-    /// Beside the answer to `Attach`, where the kernel gives one: what can be read when something in the workspace was
-    /// touched.
+    /// Beside the answer to `Attach`, where the kernel gives one: what can be read when something in the workspace may have
+    /// been touched.
     Done,
-    /// The number of the snapshot to ask changes since. `settled`: while nothing is told as touched it is what there is.
+    /// The number of the snapshot to ask changes since.
     Begun {
         since: u64,
-        settled: bool,
+        look: Look,
     },
     /// `changes` none: they are long, and in a memfd beside it. `next`: the snapshot to ask a later step's changes since.
     Changes {
         changes: Option<Changes>,
         next: u64,
-        settled: bool,
+        look: Look,
     },
     /// Beside it: the file, opened for reading.
     Opened(FileStat),
@@ -212,6 +213,15 @@ pub enum FromKeeper {
     Stat(FileStat),
     Failed(FileError),
     Broken(StepError),
+}
+
+/// What a keeper knows of its latest look.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Look {
+    /// Every directory was watched, and no change was told while it looked.
+    pub complete: bool,
+    /// Files were opened since the keeper last said so. The keeper opens some itself when it looks.
+    pub opened: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -1,13 +1,13 @@
 //! The engine's handle of the keeper of one session's workspace.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::de::DeserializeOwned;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::{Channel, Launcher, PoolError};
-use crate::launcher::message::{Changes, FromKeeper, Listing, RealmId, Role, ToKeeper};
+use crate::launcher::message::{Changes, FromKeeper, Listing, Look, RealmId, Role, ToKeeper};
 use crate::outcome::FileStat;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sys::datagram;
@@ -26,10 +26,12 @@ pub enum KeeperError {
 pub struct Keeper {
     /// One request at a time: answers come in order.
     channel: Mutex<Channel>,
-    /// Can be read when something in the workspace was touched since the latest look.
+    /// Can be read when something in the workspace may have been touched since the latest look.
     touched: Option<OwnedFd>,
-    /// The number of the latest snapshot, while an empty queue means that it is what there is; else 0.
+    /// The number of the latest snapshot, while that nothing is told means that it is what there is; else 0.
     settled: AtomicU64,
+    /// Somebody who may live yet opened a file, and can write to it through a mapping, of which nothing is told.
+    opened: AtomicBool,
 }
 
 const PROTOCOL: PoolError = PoolError::Gone("the keeper's protocol");
@@ -50,6 +52,7 @@ impl Keeper {
             channel: Mutex::new(channel),
             touched: None,
             settled: AtomicU64::new(0),
+            opened: AtomicBool::new(false),
         };
         match keeper.ask(&ToKeeper::Attach { given }, &trees).await? {
             (FromKeeper::Done, beside) => keeper.touched = beside.into_iter().next(),
@@ -64,6 +67,14 @@ impl Keeper {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(FromKeeper, Vec<OwnedFd>), KeeperError> {
         let channel = self.channel.lock().await;
+        Self::ask_by(&channel, request, descriptors).await
+    }
+
+    async fn ask_by(
+        channel: &MutexGuard<'_, Channel>,
+        request: &ToKeeper,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(FromKeeper, Vec<OwnedFd>), KeeperError> {
         channel
             .send(request, descriptors)
             .await
@@ -92,23 +103,36 @@ impl Keeper {
     }
 
     /// Remembers the workspace as it is; gives the number to ask [`Self::changes`] with, once.
-    /// A snapshot that nobody will ask for, `instead`, is let go of.
-    pub async fn begin(&self, rescan: bool, instead: Option<u64>) -> Result<u64, KeeperError> {
-        match self.ask(&ToKeeper::Begin { rescan, instead }, &[]).await? {
-            (FromKeeper::Begun { since, settled }, _) => {
-                self.settle(since, settled);
+    /// A snapshot that nobody will ask for, `instead`, is let go of. `alone`: asked when the keeper has answered, whether
+    /// no code but the asking step's has lived since before it was asked.
+    pub async fn begin(
+        &self,
+        rescan: bool,
+        instead: Option<u64>,
+        alone: impl Fn() -> bool,
+    ) -> Result<u64, KeeperError> {
+        // Answers are heeded in the order in which they are given.
+        let channel = self.channel.lock().await;
+        let request = ToKeeper::Begin { rescan, instead };
+        match Self::ask_by(&channel, &request, &[]).await? {
+            (FromKeeper::Begun { since, look }, _) => {
+                self.settle(since, look, alone());
                 Ok(since)
             }
             _ => Err(PROTOCOL.into()),
         }
     }
 
-    fn settle(&self, number: u64, settled: bool) {
+    /// What was opened while nobody lives but a step that is over or not yet begun, the dead had opened, or the keeper.
+    fn settle(&self, number: u64, look: Look, alone: bool) {
+        let opened = !alone && (look.opened || self.opened.load(Ordering::Acquire));
+        self.opened.store(opened, Ordering::Release);
+        let settled = look.complete && !opened;
         let number = if settled { number } else { 0 };
         self.settled.store(number, Ordering::Release);
     }
 
-    /// Whether nothing was touched since a snapshot: then there are no changes to ask for, and it still serves.
+    /// Whether nothing at all was told since a snapshot: then there are no changes to ask for, and it still serves.
     #[must_use]
     pub fn is_untouched(&self, since: u64) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -124,33 +148,40 @@ impl Keeper {
     }
 
     /// What changed since a snapshot, which is let go of, and the number of the snapshot that was made for it. That one
-    /// is held in the place of `instead`.
+    /// is held in the place of `instead`. `alone`: as in [`Self::begin`].
     pub async fn changes(
         &self,
         since: u64,
         instead: Option<u64>,
+        alone: impl Fn() -> bool,
     ) -> Result<(Changes, u64), KeeperError> {
-        match self.ask(&ToKeeper::Changes { since, instead }, &[]).await? {
+        let channel = self.channel.lock().await;
+        let request = ToKeeper::Changes {
+            since,
+            settled: self.settled.load(Ordering::Acquire) == since,
+            instead,
+        };
+        match Self::ask_by(&channel, &request, &[]).await? {
             (
                 FromKeeper::Changes {
                     changes: Some(changes),
                     next,
-                    settled,
+                    look,
                 },
                 _,
             ) => {
-                self.settle(next, settled);
+                self.settle(next, look, alone());
                 Ok((changes, next))
             }
             (
                 FromKeeper::Changes {
                     changes: None,
                     next,
-                    settled,
+                    look,
                 },
                 descriptors,
             ) => {
-                self.settle(next, settled);
+                self.settle(next, look, alone());
                 Ok((decode(&descriptors)?, next))
             }
             _ => Err(PROTOCOL.into()),

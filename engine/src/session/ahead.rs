@@ -170,7 +170,7 @@ impl Engine {
             }
         };
         if spec.track_files
-            && let Ok(number) = session.keeper.begin(false, None).await
+            && let Ok(number) = session.keeper.begin(false, None, session.alone()).await
         {
             session.leave_snapshot(number);
         }

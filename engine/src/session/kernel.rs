@@ -283,6 +283,7 @@ impl Engine {
             }
         };
         session.slots.lend();
+        session.begin_kernel();
         let (handle, commands) = kernel::handle();
         let (tell, ended) = watch::channel(None);
         let orders = self.kernel_orders(session, &slot, spec);
@@ -362,6 +363,7 @@ fn give_back(
     end: std::io::Result<(Skeleton, Evidence)>,
 ) -> Ending {
     session.slots.end_loan();
+    session.end_kernel();
     match end {
         Ok((skeleton, evidence)) => {
             if evidence.oom_kills == 0 && evidence.notification.is_none() {

@@ -41,6 +41,9 @@ pub(super) struct Session {
     running: AtomicU32,
     /// How many steps have begun; two readings tell whether one began in between.
     begun: AtomicU64,
+    /// Kernels that live, whether a cell of theirs runs or not, and how many have begun to.
+    kernels_alive: AtomicU32,
+    kernels_begun: AtomicU64,
     done: AtomicU64,
     idle: tokio::sync::Notify,
 }
@@ -101,6 +104,8 @@ impl Session {
             closing: CancellationToken::new(),
             running: AtomicU32::new(0),
             begun: AtomicU64::new(0),
+            kernels_alive: AtomicU32::new(0),
+            kernels_begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
             idle: tokio::sync::Notify::new(),
         }
@@ -162,6 +167,31 @@ impl Session {
             alone,
             begun,
         }
+    }
+
+    /// To be called before a kernel's sandbox runs anything, and once it is gone.
+    pub(super) fn begin_kernel(&self) {
+        self.kernels_alive.fetch_add(1, Ordering::AcqRel);
+        self.kernels_begun.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn end_kernel(&self) {
+        self.kernels_alive.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// What tells, when it is called, whether at most one step was there since this was called, and no kernel.
+    pub(super) fn alone(&self) -> impl Fn() -> bool {
+        let begun = || {
+            (
+                self.begun.load(Ordering::Acquire),
+                self.kernels_begun.load(Ordering::Acquire),
+            )
+        };
+        // Before the others are counted: whoever comes is counted first and has begun then.
+        let before = begun();
+        let alone = self.running.load(Ordering::Acquire) <= 1
+            && self.kernels_alive.load(Ordering::Acquire) == 0;
+        move || alone && begun() == before
     }
 
     /// Waits until no step runs.

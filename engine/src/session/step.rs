@@ -160,7 +160,11 @@ impl Run<'_> {
         let touched = self.session.touched.swap(false, Ordering::AcqRel);
         match self.session.take_snapshot() {
             Some(last) if !given && !touched => Ok(Some(last)),
-            last => Ok(Some(self.session.keeper.begin(given, last).await?)),
+            last => {
+                let alone = self.session.alone();
+                let since = self.session.keeper.begin(given, last, alone).await?;
+                Ok(Some(since))
+            }
         }
     }
 
@@ -172,7 +176,8 @@ impl Run<'_> {
             return Ok(Changes::default());
         }
         let instead = self.session.take_snapshot();
-        let (changes, next) = self.session.keeper.changes(since, instead).await?;
+        let alone = self.session.alone();
+        let (changes, next) = self.session.keeper.changes(since, instead, alone).await?;
         self.session.leave_snapshot(next);
         Ok(changes)
     }

@@ -36,7 +36,7 @@ pub use risk::{PROTECTED, host_risk};
 pub use snapshot::{Digest, Entry, Snapshot};
 pub use tree::Tree;
 pub use walk::Budget;
-pub use watch::Watch;
+pub use watch::{Told, Watch};
 pub use write::PendingWrite;
 
 /// Why a path could not be served. The reason is a fixed word that crosses the wire.

@@ -1,15 +1,17 @@
-//! What tells that nothing was touched: a watch on every directory of a tree. While its queue is empty no entry was made,
-//! removed, renamed, written to or closed after it was open for writing, nor had its attributes set, and no look is needed.
+//! What tells that nothing was touched: a watch on every directory of a tree. While it tells nothing no entry was made,
+//! removed, renamed, opened or written to, nor had its attributes set, and no look is needed.
 //!
-//! It says nothing of what was touched: that is for a look at all. What is written through a mapping is told when the file
-//! that was mapped is closed, which is before the last process that had it is gone.
+//! It says nothing of what was touched: that is for a look at all. What is written through a mapping is told by nobody, and
+//! code can put off the close of what it mapped until long after its end (a descriptor on its way through a ring of
+//! sockets). So a file that was opened counts as one that may have been written to, by whoever lived at the time, for as
+//! long as they live. Directories are opened to be listed, by each look too, and through one nothing can be written.
 
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::OFlags;
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
 use super::snapshot::Snapshot;
@@ -27,7 +29,19 @@ const TOUCHED: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::MOVE)
     .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::OPEN)
     .union(WatchFlags::ONLYDIR);
+
+/// What a watch told, the least first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Told {
+    /// At most that directories were listed.
+    Nothing,
+    /// That files were opened.
+    Opened,
+    /// Changes, or that it lost count.
+    Touched,
+}
 
 /// The watches on one tree.
 #[derive(Debug)]
@@ -50,26 +64,37 @@ impl Watch {
         })
     }
 
-    /// Can be read as soon as something was touched.
+    /// Can be read as soon as there is something to tell, which may be nothing but that a directory was listed.
     #[must_use]
     pub fn queue(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }
 
-    /// Forgets what was touched so far: to be called before the look that will see it.
-    pub fn forget(&self) {
+    /// What was told since the last call.
+    #[must_use]
+    pub fn hear(&self) -> Told {
         let mut room = [MaybeUninit::uninit(); 16 * 1024];
+        let mut events = Reader::new(&self.queue, &mut room);
+        let mut told = Told::Nothing;
         loop {
-            match rustix::io::read(&self.queue, &mut room) {
-                Ok((read, _)) if !read.is_empty() => {}
-                Err(Errno::INTR) => {}
-                _ => return,
-            }
+            let what = match events.next() {
+                Ok(event) => event.events(),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return told,
+                Err(_) => return Told::Touched,
+            };
+            told = told.max(if what == ReadFlags::OPEN | ReadFlags::ISDIR {
+                Told::Nothing
+            } else if what == ReadFlags::OPEN {
+                Told::Opened
+            } else {
+                Told::Touched
+            });
         }
     }
 
-    /// Watches the directories that a look has seen. Whether it watched all of them when the look began: only then an empty
-    /// queue means that the snapshot is what there is.
+    /// Watches the directories that a look has seen. Whether it watched all of them when the look began: only then that
+    /// nothing is told means that the snapshot is what there is.
     pub fn extend(&mut self, tree: &Tree, snapshot: &Snapshot) -> bool {
         let mut complete = !snapshot.truncated && snapshot.unreadable == 0;
         let mut seen = HashSet::new();

@@ -1,7 +1,14 @@
 # The interpreter of a kernel: runs cell after cell in one namespace, until its sandbox ends. Started as a script from a
 # sealed file, with two descriptors in its arguments: the library that speaks with the sandbox's init, and the memory that
 # they share. Before the first cell runs, no descriptor leads to either.
+#
+# Code may do to the interpreter what it likes, and only the end of the process is to end the loop: what runs between cells
+# is bound before the first of them, and runs with the code's handlers, tracing and limits put aside.
+import builtins
 import sys
+
+# What the functions below find, whatever becomes of the module.
+__builtins__ = dict(vars(builtins))
 
 CELLS = "/run/stepbox/cell{}.py"
 # Sources that tracebacks can show.
@@ -9,6 +16,8 @@ SOURCES_KEPT = 1000
 # Bytes of a result's text.
 TEXT_MOST = 1 << 20
 INTERRUPTED = 130
+# Calls that may be deep between cells, whatever the code's own limit is.
+DEPTH = 1000
 
 
 def load(descriptor):
@@ -25,7 +34,8 @@ class Text:
     """What a value looks like: its `repr`, within bounds."""
 
     def __init__(self, value):
-        data = repr(value).encode("utf-8", "backslashreplace")
+        # What `repr` gives may be of a class of the code's.
+        data = str.encode(repr(value), "utf-8", "backslashreplace")
         if len(data) > TEXT_MOST:
             data = data[:TEXT_MOST].decode("utf-8", "ignore").encode() + "…".encode()
         self.bundle = {"text/plain": data}
@@ -109,15 +119,119 @@ class Library:
         return module
 
 
+class Ways:
+    """What code sets up for itself, put aside while none of it runs: signal handlers, which raise wherever they meet the
+    interpreter, tracing, a limit of recursion."""
+
+    def __init__(self, signal, harmless):
+        self.mask = signal.pthread_sigmask
+        self.block, self.set = signal.SIG_BLOCK, signal.SIG_SETMASK
+        self.every = signal.valid_signals()
+        self.handler_of, self.handle = signal.getsignal, signal.signal
+        # Handlers that may stay, because they raise nothing between cells.
+        self.harmless = harmless
+        # Takes what a handler is given and does nothing, without running any code.
+        self.nothing = {}.get
+        self.trace_of, self.trace = sys.gettrace, sys.settrace
+        self.profile_of, self.profile = sys.getprofile, sys.setprofile
+        self.monitoring = getattr(sys, "monitoring", None)
+        self.limit_of, self.limit = sys.getrecursionlimit, sys.setrecursionlimit
+        # What the code blocks itself, and whether all is blocked beside it.
+        self.blocked = self.mask(self.block, ())
+        self.hushed = False
+        self.handlers = {}
+        self.traces = [None, None]
+        self.events = {}
+        self.depth = DEPTH
+
+    def hush(self):
+        """After this nothing is raised but what fails. No `for` and no call of a function of Python's come first: that is
+        where an interpreter runs handlers, and each of these lines is to be reached whatever the one before it raised."""
+        try:
+            if not self.hushed:
+                self.blocked = self.mask(self.block, ())
+        except BaseException:
+            pass
+        try:
+            self.hushed = True
+            # Other threads may still be met by a signal, and then this one runs the handler.
+            self.mask(self.block, self.every)
+        except BaseException:
+            pass
+        try:
+            self.traces[0] = self.trace_of() or self.traces[0]
+            self.trace(None)
+        except BaseException:
+            pass
+        try:
+            self.traces[1] = self.profile_of() or self.traces[1]
+            self.profile(None)
+        except BaseException:
+            pass
+        try:
+            self.put_aside()
+        except BaseException:
+            try:
+                self.put_aside()
+            except BaseException:
+                self.put_aside()
+
+    def put_aside(self):
+        for number in self.every:
+            handler = self.handler_of(number)
+            if callable(handler) and handler is not self.nothing and handler not in self.harmless:
+                self.handlers[number] = handler
+                self.handle(number, self.nothing)
+        if self.monitoring is not None:
+            for tool in range(6):
+                events = self.monitoring.get_events(tool) if self.monitoring.get_tool(tool) else 0
+                if events:
+                    self.events[tool] = events
+                    self.monitoring.set_events(tool, 0)
+        depth = self.limit_of()
+        if depth < DEPTH:
+            self.depth = depth
+            self.limit(DEPTH)
+
+    def handlers_back(self):
+        """What has arrived meanwhile is handled before this ends."""
+        for number, handler in list(self.handlers.items()):
+            self.handle(number, handler)
+            del self.handlers[number]
+        self.hushed = False
+        self.mask(self.set, self.blocked)
+
+    def tracing_back(self):
+        """The last before the code: the calls of whoever calls this are traced from here on."""
+        if self.depth < DEPTH:
+            depth, self.depth = self.depth, DEPTH
+            self.limit(depth)
+        for tool, events in self.events.items():
+            if self.monitoring.get_tool(tool):
+                self.monitoring.set_events(tool, events)
+        self.events.clear()
+        trace, profile = self.traces
+        self.traces = [None, None]
+        if profile is not None:
+            self.profile(profile)
+        if trace is not None:
+            self.trace(trace)
+
+
 class Kernel:
     def __init__(self, native, os, library):
         self.native = native
-        self.os = os
+        self.getpid, self.exit, self.write = os.getpid, os._exit, os.write
         self.library = library
-        self.ast = ast = library("ast")
-        self.features = library("__future__")
+        ast = library("ast")
+        self.expression_statement, self.expression = ast.Expr, ast.Expression
+        self.only_tree = ast.PyCF_ONLY_AST
+        features = library("__future__")
+        self.features = [getattr(features, name).compiler_flag for name in features.all_feature_names]
         self.sources = library("linecache").cache
-        signal = library("signal")
+        self.format = library("traceback").format_exception
+        self.display = sys.__excepthook__
+        self.python = sys.version_info[:2]
         self.process = os.getpid()
         self.loop = Loop(library)
         self.flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -129,12 +243,16 @@ class Kernel:
         self.scope = main.__dict__
         self.scope["__builtins__"] = sys.modules["builtins"]
         sys.modules["__main__"] = main
-        signal.signal(signal.SIGINT, self.interrupt)
+        # The interpreter's own, beneath the module that code may change.
+        signal = library("_signal")
+        interrupt = self.interrupt
+        signal.signal(signal.SIGINT, interrupt)
+        self.ways = Ways(signal, [interrupt, library("signal").default_int_handler])
 
     # ---- interrupts ----
 
     def interrupt(self, number, frame):
-        if self.os.getpid() == self.process:
+        if self.getpid() == self.process:
             self.native.hear_interrupt()
             # One that comes when its cell is over is not the next one's.
             if not self.running or self.loop.cancel():
@@ -145,37 +263,80 @@ class Kernel:
 
     def serve(self):
         while True:
+            answer = b"\1"
             try:
-                source = self.native.next_cell()
-            except Exception as error:
-                # A handler of the code's own that raised while nothing ran.
-                self.show(error)
-                continue
-            code, bundles = self.cell(source)
-            del source
-            self.flush()
-            if self.os.getpid() != self.process:
-                # A child of a cell that went on to the cell's end: it has nothing to answer.
-                self.os._exit(code)
-            self.restore()
-            self.native.finish_cell(bytes([code]) + self.packed(bundles))
-            del bundles
+                code, bundles = self.cell(self.next_cell())
+                self.flush()
+                self.restore()
+                answer = bytes([code]) + self.packed(bundles)
+            except BaseException:
+                # Another thread can raise what it likes here; the cell has to end all the same.
+                self.ways.hush()
+            code = bundles = None
+            try:
+                if self.getpid() != self.process:
+                    # A child of a cell that went on to the cell's end: it has nothing to answer.
+                    self.exit(answer[0])
+                self.native.finish_cell(answer)
+            except BaseException:
+                # No cell had begun.
+                pass
+
+    def next_cell(self):
+        """Waits for a cell. The code's handlers are at work meanwhile, up to one that raises."""
+        heard = False
+        while True:
+            error = None
+            try:
+                if not heard:
+                    self.ways.handlers_back()
+                return self.native.next_cell()
+            except BaseException as raised:
+                error = raised
+            finally:
+                self.ways.hush()
+            if self.getpid() != self.process:
+                raise error
+            try:
+                # One that was taken in that instant.
+                self.native.finish_cell(b"\1")
+            except OSError:
+                pass
+            heard = True
+            self.show(error)
 
     def cell(self, source):
         """Runs one; gives its exit code and its results."""
         self.count += 1
+        bundles, error = [], None
+        try:
+            self.ways.handlers_back()
+        except BaseException:
+            # What came before the cell is not the cell's.
+            pass
         try:
             try:
                 self.running = True
                 self.native.begin_cell()
-                return 0, self.results(source.decode("utf-8", "surrogateescape"))
+                bundles = self.results(source.decode("utf-8", "surrogateescape"))
             finally:
                 self.running = False
-        except SystemExit as error:
-            return self.exit_code(error.code), []
-        except BaseException as error:
+        except BaseException as raised:
+            error = raised
+        try:
+            self.ways.hush()
+        except BaseException:
+            self.ways.hush()
+        try:
+            if error is None:
+                return 0, bundles
+            if isinstance(error, SystemExit):
+                return self.exit_code(error.code), []
             self.show(error)
             return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, []
+        finally:
+            # What it refers to ends when the code lets go of it.
+            error = None
 
     def results(self, source):
         file = CELLS.format(self.count)
@@ -186,19 +347,37 @@ class Kernel:
 
     def compiled(self, source, file):
         """All but a last expression whose value is asked for, and that expression."""
-        ast = self.ast
-        tree = compile(source, file, "exec", self.flags | ast.PyCF_ONLY_AST, True)
+        tree = compile(source, file, "exec", self.flags | self.only_tree, True)
         last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not self.is_silent(source, tree.body[-1]):
-            expression = ast.Expression(tree.body.pop().value)
-            last = compile(expression, file, "eval", self.flags, True)
-        body = compile(tree, file, "exec", self.flags, True)
+        is_expression = tree.body and isinstance(tree.body[-1], self.expression_statement)
+        try:
+            if is_expression and not self.is_silent(source, tree.body[-1]):
+                expression = self.expression(tree.body.pop().value)
+                last = compile(expression, file, "eval", self.flags, True)
+            body = compile(tree, file, "exec", self.flags, True)
+        except SyntaxError as error:
+            self.quote(error, source)
+            raise
         # What a cell imports from `__future__` holds for those after it, as at a prompt.
-        for name in self.features.all_feature_names:
-            flag = getattr(self.features, name).compiler_flag
+        for flag in self.features:
             if body.co_flags & flag:
                 self.flags |= flag
         return body, last
+
+    def quote(self, error, source):
+        """Gives an error the line that it is in: a tree does not have it."""
+        lines = source.encode("utf-8", "surrogatepass").splitlines(True)
+        if error.text is None and error.lineno and error.lineno <= len(lines):
+            line = lines[error.lineno - 1]
+
+            def column(at):
+                return at and len(line[: at - 1].decode("utf-8", "replace")) + 1
+
+            error.text = line.decode("utf-8", "replace")
+            # Trees count bytes.
+            error.offset = column(error.offset)
+            if getattr(error, "end_lineno", None) == error.lineno:
+                error.end_offset = column(error.end_offset)
 
     def is_silent(self, source, last):
         """Whether a semicolon follows the last expression. No text can follow it: only brackets and comments."""
@@ -212,12 +391,14 @@ class Kernel:
         coroutine = 0x80
         if (body.co_flags | (last.co_flags if last else 0)) & coroutine:
             return self.loop.run(self.awaited(body, last))
+        self.ways.tracing_back()
         eval(body, self.scope)
         return eval(last, self.scope) if last else None
 
     async def awaited(self, body, last):
         coroutine = 0x80
         value = None
+        self.ways.tracing_back()
         for code in (body, last):
             if code is not None:
                 value = eval(code, self.scope)
@@ -235,7 +416,7 @@ class Kernel:
         if code is None:
             return 0
         if isinstance(code, int):
-            return code & 0xFF
+            return int.__and__(code, 0xFF)
         self.write_error(f"{code}\n")
         return 1
 
@@ -246,20 +427,33 @@ class Kernel:
             traceback = error.__traceback__
             self.flush()
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
-            if sys.version_info >= (3, 12):
+            if self.python >= (3, 12):
                 sys.last_exc = error
-            if sys.excepthook is not sys.__excepthook__:
-                return sys.excepthook(type(error), error, traceback)
-            printer = self.library("traceback")
-            self.write_error("".join(printer.format_exception(type(error), error, traceback)))
+            hook = getattr(sys, "excepthook", self.display)
+            if hook is not self.display:
+                return self.by_hook(hook, error, traceback)
+            self.write_error("".join(self.format(type(error), error, traceback)))
         except BaseException as worse:
             self.write_error(f"{type(error).__name__}, and {type(worse).__name__} when it was to be shown\n")
+            # The interpreter's own way needs none of the library.
+            self.display(type(error), error, error.__traceback__)
+
+    def by_hook(self, hook, error, traceback):
+        try:
+            self.ways.handlers_back()
+            hook(type(error), error, traceback)
+        finally:
+            self.ways.hush()
 
     def write_error(self, text):
         try:
             sys.stderr.write(text)
         except BaseException:
-            self.os.write(2, text.encode("utf-8", "backslashreplace"))
+            try:
+                self.write(2, text.encode("utf-8", "backslashreplace"))
+            except OSError:
+                # The code has closed it.
+                pass
 
     def trim(self, error):
         """Takes the frames of this file, and what lies between them and the cell, out of an exception and its causes."""
@@ -286,20 +480,24 @@ class Kernel:
             error.__traceback__ = kept[0] if kept else None
 
     def flush(self):
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
-                stream.flush()
+                getattr(sys, name).flush()
             except BaseException:
                 pass
 
     def restore(self):
-        """Opens again what a cell closed: `quit()` closes the standard input."""
+        """Opens again what a cell closed or removed: `quit()` closes the standard input."""
         for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-            stream = getattr(sys, name)
-            if getattr(stream, "closed", False) is True:
-                errors = "backslashreplace" if number == 2 else "surrogateescape"
-                stream = open(number, mode, encoding="utf-8", errors=errors, buffering=1 if number else -1, closefd=False)
-                setattr(sys, name, stream)
+            try:
+                if not hasattr(sys, name) or getattr(getattr(sys, name), "closed", False) is True:
+                    errors = "backslashreplace" if number == 2 else "surrogateescape"
+                    buffering = 1 if number else -1
+                    stream = open(number, mode, encoding="utf-8", errors=errors, buffering=buffering, closefd=False)
+                    setattr(sys, name, stream)
+            except BaseException:
+                # The descriptor beneath it is closed too, or the stream is the code's own.
+                pass
 
     def packed(self, bundles):
         def sized(data):

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use stepbox_engine::workspace::Watch;
+use stepbox_engine::workspace::{Told, Watch};
 
 use super::{Place, set_mode};
 
@@ -23,9 +23,12 @@ fn settled(place: &Place) -> Watch {
 }
 
 fn look(watch: &mut Watch, place: &Place) -> bool {
-    watch.forget();
+    let _ = watch.hear();
     let snapshot = place.scan(None);
-    watch.extend(&place.tree, &snapshot)
+    let complete = watch.extend(&place.tree, &snapshot);
+    // Its own reading.
+    assert!(watch.hear() < Told::Touched);
+    complete
 }
 
 fn is_touched(watch: &Watch) -> bool {
@@ -35,7 +38,7 @@ fn is_touched(watch: &Watch) -> bool {
 }
 
 #[test]
-fn whatever_changes_an_entry_is_told_and_reading_is_not() {
+fn whatever_changes_an_entry_is_told_and_listing_is_not() {
     let place = Place::new();
     let file = place.path("d/f");
     type Act<'a> = (&'a str, Box<dyn Fn() + 'a>);
@@ -88,12 +91,28 @@ fn whatever_changes_an_entry_is_told_and_reading_is_not() {
         assert!(!is_touched(&watch), "before: {name}");
         act();
         assert!(is_touched(&watch), "after: {name}");
+        assert_eq!(watch.hear(), Told::Touched, "after: {name}");
         while !look(&mut watch, &place) {}
     }
-    fs::read(&file).unwrap();
-    fs::read_dir(place.path("d")).unwrap().count();
     fs::metadata(&file).unwrap();
-    assert!(!is_touched(&watch), "reading");
+    assert!(!is_touched(&watch), "asking");
+    fs::read_dir(place.path("d")).unwrap().count();
+    fs::read_dir(place.path("")).unwrap().count();
+    assert_eq!(watch.hear(), Told::Nothing, "listing");
+}
+
+#[test]
+fn a_file_that_is_opened_is_told_before_it_is_closed_and_however_it_is_opened() {
+    let place = Place::new();
+    let watch = settled(&place);
+    let file = place.path("d/f");
+    for write in [true, false] {
+        let opened = fs::OpenOptions::new().read(true).write(write).open(&file);
+        assert_eq!(watch.hear(), Told::Opened);
+        assert_eq!(watch.hear(), Told::Nothing);
+        drop(opened.unwrap());
+        let _ = watch.hear();
+    }
 }
 
 /// The file is closed before the store, as programs do.
@@ -143,7 +162,7 @@ fn a_look_that_ended_at_its_budget_settles_nothing() {
     let mut watch = settled(&place);
     let mut budget = super::patient();
     budget.max_entries = 1;
-    watch.forget();
+    let _ = watch.hear();
     let snapshot = place.tree.scan(budget, None).unwrap();
     assert!(snapshot.truncated);
     assert!(!watch.extend(&place.tree, &snapshot));

@@ -195,6 +195,34 @@ def test_a_change_of_equal_size_and_time_is_seen(sandbox):
     assert changes(result) == []
 
 
+# Changes a file through a mapping, and leaves its descriptor in rings of sockets, which the kernel takes apart later.
+UNCLOSED = """
+import array, mmap, os, socket
+file = os.open('d', os.O_RDWR)
+mapped = mmap.mmap(file, 0)
+for _ in range({rings}):
+    pair = socket.socketpair()
+    for end in pair:
+        numbers = array.array('i', [file, *(other.fileno() for other in pair)])
+        end.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+    for end in pair:
+        end.close()
+mapped[0:8] = b'{number:08}'
+os._exit(0)
+"""
+
+
+def test_a_change_through_a_mapping_is_told_though_the_file_is_closed_after_the_steps_end(sandbox):
+    sandbox.py("open('d', 'wb').write(b'a' * 8192)")
+    for number in range(10):
+        sandbox.py("1")
+        assert sandbox.py("import os; os.listdir()").files == []
+        step = sandbox.py(UNCLOSED.format(rings=1 if number % 2 else 50, number=number))
+        assert (step.exit_code, changes(step, "modified")) == (0, ["d"])
+        reading = sandbox.py("print(open('d').read(8))")
+        assert (reading.stdout, reading.files) == (f"{number:08}\n", [])
+
+
 def test_created_modified_deleted_and_renamed_are_told_apart(sandbox):
     for name in ("m", "d", "r"):
         sandbox.write_file(name, name)

@@ -157,6 +157,80 @@ def test_an_exit_ends_the_cell_with_its_code_and_the_kernel_goes_on(kernel, code
     assert texts(kernel.py("kept")) == ["1"]
 
 
+TIMER = """
+import signal
+def late(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+"""
+THREADED = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n" + TIMER
+
+
+@pytest.mark.parametrize(
+    ("cell", "mended"),
+    [
+        ("import sys; del sys.stdout", "1"),
+        ("import sys; del sys.stderr; 1/0", "1"),
+        ("import sys\nsys.stdout = sys.stderr = sys.stdin = None", "import sys; sys.stdout = sys.__stdout__"),
+        ("import os; os.close(2); 1/0", "1"),
+        ("import sys\ndef t(*a): raise ValueError('t')\nsys.settrace(t)", "1"),
+        ("import sys\ndef t(*a): raise ValueError('t')\nsys.setprofile(t)", "1"),
+        ("import builtins; builtins.kept = getattr; del builtins.getattr; 1/0", "getattr = kept"),
+        ("import builtins; vars(builtins).clear()", None),
+        ("import os, sys; os.getpid = os._exit = os.write = sys.excepthook = None; 1/0", "1"),
+        ("import ast, linecache, traceback\nfor m in (ast, linecache, traceback): vars(m).clear()\n1/0", "1"),
+        ("import sys; sys.setrecursionlimit(12)", "import sys; sys.setrecursionlimit(1000)"),
+        ("import sys; sys.modules.clear(); del sys.path, sys.excepthook; 1/0", None),
+        (TIMER, "import signal; signal.setitimer(signal.ITIMER_REAL, 0)"),
+        (THREADED, "import signal; signal.setitimer(signal.ITIMER_REAL, 0)"),
+        ("class E(SystemExit):\n    def __getattribute__(self, name): raise self\nraise E", "1"),
+        ("class S(str):\n    def encode(self): pass\nclass R:\n    def __repr__(self): return S('r')\nR()", "1"),
+        ("class I(int):\n    def __and__(self, other): return 'x'\nraise SystemExit(I(7))", "1"),
+    ],
+)
+def test_nothing_that_a_cell_does_to_its_interpreter_ends_the_kernel_or_shows_the_kernels_frames(kernel, cell, mended):
+    kernel.py("x = 7")
+    seen = [kernel.py(cell)]
+    if mended is not None:
+        # With a handler that raises all the time it may take a while until one is through.
+        eventually(lambda: seen.append(kernel.py(mended)) or seen[-1].exit_code == 0)
+        seen.append(kernel.py("print(x)\nx + 1"))
+        assert (told(seen[-1]), seen[-1].stdout, texts(seen[-1])) == ((0, None), "7\n", ["8"])
+    seen.append(kernel.py("x; y = 1"))
+    assert all(result.fault is None and "/proc/self/fd" not in result.code_stderr for result in seen)
+
+
+def test_what_a_cell_sets_up_in_its_interpreter_holds_for_later_cells(kernel):
+    kernel.py(
+        "import signal, sys, os\nseen, called = [], []\ndef f(): pass\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\nsys.setrecursionlimit(300)\n"
+        "sys.settrace(lambda frame, *_: called.append(frame.f_code.co_name))"
+    )
+    kernel.py("f(); os.kill(os.getpid(), signal.SIGUSR1)")
+    kept = kernel.py("sys.settrace(None)\nlen(seen), 'f' in called, sys.getrecursionlimit()")
+    assert texts(kept) == ["(1, True, 300)"]
+    assert texts(kernel.py("signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGUSR2}")) == ["True"]
+    kernel.py("_ = os.fork() or os.execlp('sh', 'sh', '-c', 'sleep 0.1; kill -USR1 $PPID')")
+    eventually(lambda: texts(kernel.py("len(seen)")) == ["2"])
+
+
+@pytest.mark.parametrize(
+    ("cell", "line", "caret"),
+    [
+        ("return 5", "return 5", "^^^^^^^^"),
+        ("x = 1\nif x:\n    break", "break", "^^^^^"),
+        ("'é'; yield 1", "'é'; yield 1", "     ^^^^^^^"),
+        ("1 +", "1 +", "   ^"),
+    ],
+)
+def test_an_error_of_syntax_shows_its_line(kernel, cell, line, caret):
+    shown = kernel.py(cell).code_stderr.splitlines()
+    assert shown[-3:-1] == [f"    {line}", f"    {caret}"]
+    assert shown[-1].startswith("SyntaxError: ")
+    assert kernel.py("1").exit_code == 0
+
+
 def test_a_repr_that_fails_is_the_cells_own_exception_and_a_long_one_is_cut(kernel):
     failed = kernel.py("class C:\n    def __repr__(self): raise ValueError('no')\nC()")
     assert (told(failed), failed.results, "ValueError: no" in failed.code_stderr) == ((1, None), [], True)
@@ -185,6 +259,28 @@ def test_files_and_usage_are_those_of_the_cell(kernel):
         assert second.usage.cpu_ms < first.usage.cpu_ms
     assert (kernel.py("1").files, first.limits["memory"].max) == ([], 512 << 20)
     assert first.isolation
+
+
+def test_what_a_kernel_writes_through_a_mapping_is_told_by_the_cell_that_wrote_and_by_a_step_beside_it(sandbox):
+    with kernel_of(sandbox) as kernel:
+        first = kernel.py(
+            "import mmap, threading, time\n"
+            "with open('d', 'w+b') as f:\n    f.truncate(64 << 20)\n    m = mmap.mmap(f.fileno(), 0)"
+        )
+        assert changes(first) == ["d"]
+        assert (kernel.py("1").files, sandbox.py("1").files) == ([], [])
+        # Each page once: a page that was written to a moment before is told by its content alone.
+        assert changes(kernel.py("m[0:4] = b'cell'"), "modified") == ["d"]
+        assert (kernel.py("1").files, sandbox.py("1").files) == ([], [])
+        kernel.py(
+            "def write():\n    for page in range(1, 16384):\n        m[page * 4096] = 1; time.sleep(0.002)\n"
+            "threading.Thread(target=write, daemon=True).start()"
+        )
+        assert changes(sandbox.py("import time; time.sleep(0.2)"), "modified") == ["d"]
+        assert changes(kernel.py("time.sleep(0.2)"), "modified") == ["d"]
+    # Whatever wrote is gone.
+    sandbox.py("1")
+    assert sandbox.py("1").files == []
 
 
 def test_options_of_a_kernel_are_its_own(face):
