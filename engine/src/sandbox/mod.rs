@@ -7,6 +7,7 @@ pub mod child;
 pub mod identity;
 pub mod init;
 mod kernel;
+pub mod numbers;
 pub mod plan;
 pub mod probe;
 pub mod rootfs;

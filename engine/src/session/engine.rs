@@ -52,7 +52,7 @@ impl Engine {
             .into_iter()
             .map(std::path::Path::to_owned)
             .collect();
-        launcher.own(owned).await?;
+        launcher.own(owned, cgroups.hierarchies()).await?;
         if let Err(error) = cgroups.sweep(|id| directories.is_dead(id)) {
             tracing::warn!(%error, "cgroups of a dead engine could not be removed");
         }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use crate::bytecode::{PLACE, VARIABLE};
 use crate::sandbox::identity::{BOX_NAME, home, temporary};
+use crate::sandbox::numbers::Numbers;
 use crate::spec::{DEPS, Interpreter, Limits};
 
 /// Where a session's caches are, on disk and kept between its steps.
@@ -138,19 +139,13 @@ fn host_processors() -> u64 {
         .get_or_init(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64))
 }
 
-/// The processors that a step may use, taken round robin; empty: all.
+/// The processors of the engine's own that a step may use, taken round robin; empty: all.
 pub(super) fn processors(limits: &Limits, turn: u64) -> Vec<u32> {
-    let Some(milli) = limits.cpu else {
+    if limits.cpu.is_none() {
         return Vec::new();
-    };
-    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
-        return Vec::new();
-    };
-    let all: Vec<u32> = (0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|index| allowed.is_set(*index))
-        .filter_map(|index| u32::try_from(index).ok())
-        .collect();
-    let wanted = usize::try_from(milli.div_ceil(1000)).unwrap_or(usize::MAX);
+    }
+    let all = allowed();
+    let wanted = wanted(limits);
     if wanted >= all.len() {
         return Vec::new();
     }
@@ -158,6 +153,34 @@ pub(super) fn processors(limits: &Limits, turn: u64) -> Vec<u32> {
     (0..wanted)
         .map(|index| all[(start + index) % all.len()])
         .collect()
+}
+
+/// How many processors a limit can keep busy.
+fn wanted(limits: &Limits) -> usize {
+    limits
+        .cpu
+        .and_then(|milli| usize::try_from(milli.div_ceil(1000)).ok())
+        .unwrap_or(usize::MAX)
+}
+
+/// The processors that the engine itself may use, and so its sandboxes.
+fn allowed() -> Vec<u32> {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|index| allowed.is_set(*index))
+        .filter_map(|index| u32::try_from(index).ok())
+        .collect()
+}
+
+/// What code under these limits is told of processors and memory.
+pub(super) fn numbers(limits: &Limits) -> Numbers {
+    let shown = wanted(limits).min(allowed().len().max(1));
+    Numbers {
+        processors: u32::try_from(shown).unwrap_or(u32::MAX),
+        memory: limits.memory,
+    }
 }
 
 #[cfg(test)]

@@ -34,11 +34,30 @@ use std::path::Path;
 use std::sync::Arc;
 
 use directory::Directory;
+use serde::{Deserialize, Serialize};
 use fallback::Fallback;
 use membership::Place;
 use slot::Part;
 
 use crate::outcome::{EnforcedBy, Resource};
+
+/// A hierarchy of cgroup v1, by the controllers of it that are used here.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Hierarchy(pub Vec<String>);
+
+impl Hierarchy {
+    fn of<'a>(controllers: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut names: Vec<_> = controllers.into_iter().map(str::to_owned).collect();
+        names.sort();
+        Self(names)
+    }
+
+    /// What its directory is called where several are mounted side by side.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.0.join(",")
+    }
+}
 
 const PREFIX: &str = "stepbox-";
 
@@ -194,6 +213,19 @@ impl Cgroups {
         v1.chain(self.v2.iter().map(v2::Tree::top))
             .map(Directory::path)
             .collect()
+    }
+
+    /// The hierarchies of cgroup v1 that each slot has a cgroup in.
+    #[must_use]
+    pub fn hierarchies(&self) -> Vec<Hierarchy> {
+        let trees = self.v1.iter();
+        trees.flat_map(v1::Tree::hierarchies).collect()
+    }
+
+    /// Whether each sandbox is born in a cgroup of its own (v2).
+    #[must_use]
+    pub const fn has_leaves(&self) -> bool {
+        self.v2.is_some()
     }
 
     /// What keeps a limit of `resource` to `max` here; `max` none: to whatever may be asked for.

@@ -4,12 +4,13 @@
 //! emptying the cgroup in between.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::Hierarchy;
 use super::counters::Counters;
 use super::directory::Directory;
 use super::error::CgroupError;
@@ -59,6 +60,11 @@ impl Tree {
         self.groups.iter().map(|(_, group)| group)
     }
 
+    pub(super) fn hierarchies(&self) -> impl Iterator<Item = Hierarchy> {
+        let groups = self.groups.iter();
+        groups.map(|(controllers, _)| Hierarchy::of(controllers.iter().copied()))
+    }
+
     pub(super) fn bases(&self) -> &[Directory] {
         &self.bases
     }
@@ -75,6 +81,8 @@ impl Tree {
                 }
             };
             slot.all.push(made.clone());
+            slot.hierarchies
+                .push(Hierarchy::of(controllers.iter().copied()));
             for controller in controllers {
                 match *controller {
                     "memory" => slot.memory = Some(made.clone()),
@@ -116,6 +124,8 @@ pub(super) struct Slot {
     cpu: Option<Arc<Directory>>,
     cpuacct: Option<Arc<Directory>>,
     all: Vec<Arc<Directory>>,
+    /// Of which each of `all` is.
+    hierarchies: Vec<Hierarchy>,
     /// What the cgroups hold now; a new cgroup is uncapped.
     applied: Limits,
     pids_max: Option<u64>,
@@ -194,6 +204,11 @@ fn apply_cpu(cpu: &Directory, millicores: Option<u64>) -> Result<(), CgroupError
 }
 
 impl Part for Slot {
+    fn shown(&self) -> Vec<(Hierarchy, PathBuf)> {
+        let paths = self.all.iter().map(|made| made.path().to_owned());
+        self.hierarchies.iter().cloned().zip(paths).collect()
+    }
+
     fn mechanism(&self, resource: Resource, _max: Option<u64>) -> EnforcedBy {
         let directory = match resource {
             Resource::Memory => &self.memory,
