@@ -52,6 +52,7 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
         realms: HashMap::new(),
         owner_maps: HashMap::new(),
         cgroups: Vec::new(),
+        way_out: None,
         hierarchies: Vec::new(),
         numbers: Vec::new(),
         numbers_mounted: false,
@@ -77,6 +78,10 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     launcher.forget_numbers();
     for (_, _, place) in launcher.roots.drain(..) {
         let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+    }
+    if let Some(way_out) = &launcher.way_out {
+        // Where it fails a cgroup is left to the next sweep.
+        let _ = fs::write(way_out, "0");
     }
     scratch::remove_groups(&launcher.cgroups);
     scratch::retire_directory(&setup.scratch, mode);
@@ -186,6 +191,7 @@ struct Launcher {
     owner_maps: HashMap<(RealmId, u32, u32), OwnedFd>,
     /// Directories of the engine's cgroups.
     cgroups: Vec<PathBuf>,
+    way_out: Option<PathBuf>,
     hierarchies: Vec<Hierarchy>,
     /// Those whose files are below `numbers_at`, each in a directory that its place names.
     numbers: Vec<Numbers>,
@@ -204,9 +210,11 @@ impl Launcher {
         let done = match request.request {
             LauncherRequest::Own {
                 directories,
+                way_out,
                 hierarchies,
             } => {
                 self.cgroups = directories;
+                self.way_out = way_out;
                 self.hierarchies = hierarchies;
                 Ok((LauncherReply::Done, None))
             }

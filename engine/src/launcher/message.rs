@@ -55,9 +55,11 @@ pub struct ToLauncher {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum LauncherRequest {
-    /// The engine's cgroups: to be removed when the engine dies first. And those that slots are shown (v1).
+    /// The engine's cgroups: to be removed when the engine dies first, which the launcher leaves by `way_out`. And the
+    /// hierarchies that slots are shown (v1).
     Own {
         directories: Vec<PathBuf>,
+        way_out: Option<PathBuf>,
         hierarchies: Vec<Hierarchy>,
     },
     MakeRealm(RealmId),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,7 @@ use crate::launcher::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher,
     TreeRequest,
 };
-use crate::sandbox::cgroup::Hierarchy;
+use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
 use crate::sandbox::numbers::Numbers;
 use crate::sandbox::plan::StepError;
@@ -142,14 +143,12 @@ impl Launcher {
     }
 
     /// Tells what to remove when this engine dies first, and what slots are shown of it.
-    pub async fn own(
-        &self,
-        directories: Vec<std::path::PathBuf>,
-        hierarchies: Vec<Hierarchy>,
-    ) -> Result<(), PoolError> {
+    pub async fn own(&self, cgroups: &Cgroups) -> Result<(), PoolError> {
+        let directories = cgroups.directories().into_iter();
         let own = LauncherRequest::Own {
-            directories,
-            hierarchies,
+            directories: directories.map(Path::to_owned).collect(),
+            way_out: cgroups.way_out(),
+            hierarchies: cgroups.hierarchies(),
         };
         self.ask(own, &[]).await.map(drop)
     }

@@ -30,7 +30,7 @@ pub use probe::{AncestorLimit, ControllerProbe, Probe};
 pub use slot::SlotCgroup;
 pub use watch::OomWatch;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use directory::Directory;
@@ -140,6 +140,14 @@ impl Cgroups {
             // Only a measurement: without it the time that a step used is unknown.
             let _ = v1.add("cpuacct", &place.directory, &group);
         }
+        if !v1.is_empty()
+            && let Some(launcher) = launcher
+            && let Ok(place) = membership::locate(&memberships, &mounts, v1::PROCESSORS)
+            && place.version == Version::V1
+        {
+            // Only shown: without it Java does not look at the others.
+            let _ = v1.add_processors(&place.directory, &group, launcher);
+        }
         let own = v2::Own {
             engine: std::process::id(),
             launcher,
@@ -220,6 +228,12 @@ impl Cgroups {
     pub fn hierarchies(&self) -> Vec<Hierarchy> {
         let trees = self.v1.iter();
         trees.flat_map(v1::Tree::hierarchies).collect()
+    }
+
+    /// The `cgroup.procs` by which the launcher leaves cgroups that it is to remove itself, where it is in one (v1).
+    #[must_use]
+    pub fn way_out(&self) -> Option<PathBuf> {
+        self.v1.as_ref().and_then(v1::Tree::way_out)
     }
 
     /// Whether each sandbox is born in a cgroup of its own (v2).
