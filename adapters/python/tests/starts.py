@@ -7,6 +7,7 @@ runs one start and believes that it saw another.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,8 @@ import stepbox
 
 STARTS = ("cold", "forked", "forked_ahead")
 FORKS = STARTS[1:]
+
+_numbers = itertools.count(1)
 
 
 class Started:
@@ -69,6 +72,8 @@ def warm(sandbox, starts=("forked_ahead",)):
 @contextlib.contextmanager
 def started(start, **options):
     """A sandbox of its own whose steps of Python are started so."""
+    # Unlike any other, so that none of its kind is opened ahead: all interpreters of the engine are this one's.
+    options.setdefault("max_output_bytes", (64 << 20) - next(_numbers))
     if start == "cold":
         options["prewarm"] = 0
     with stepbox.Sandbox(**options) as sandbox:

@@ -27,7 +27,7 @@ impl Engine {
             .map_err(|_| SessionError::Setup("closing the session was interrupted".to_owned()))
     }
 
-    async fn end(&self, session: &Arc<Session>) {
+    pub(super) async fn end(&self, session: &Arc<Session>) {
         session.closing.cancel();
         if tokio::time::timeout(STEPS_END, session.idle())
             .await
@@ -58,6 +58,7 @@ impl Engine {
     /// Stops every step, closes every session, and removes what the engine made.
     pub async fn shutdown(&self) {
         self.inner.bytecode.end().await;
+        self.end_ahead().await;
         let sessions: Vec<_> = self
             .sessions_table()
             .drain()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::ahead::Ahead;
 use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
@@ -19,6 +20,7 @@ pub(super) struct Inner {
     pub(super) launcher: Launcher,
     pub(super) cgroups: Arc<Cgroups>,
     pub(super) spares: Spares,
+    pub(super) ahead: Ahead,
     pub(super) templates: Templates,
     pub(super) directories: RuntimeDir,
     pub(super) bytecode: Bytecode,
@@ -56,6 +58,7 @@ impl Engine {
         Ok(Self {
             inner: Arc::new(Inner {
                 spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
+                ahead: Ahead::default(),
                 templates: Templates::new(launcher.clone()),
                 launcher,
                 cgroups,
@@ -216,6 +219,7 @@ impl Engine {
                 .sum(),
             slots: count(
                 self.inner.spares.count()
+                    + self.inner.ahead.count()
                     + sessions
                         .values()
                         .map(|session| session.slots.count())

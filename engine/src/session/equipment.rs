@@ -67,6 +67,19 @@ impl Slots {
         Ok(skeleton)
     }
 
+    /// Has the first step that is to come forked, if it can be.
+    pub(super) fn warm_up(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            state.warming = true;
+            state.last = Kind::Forkable;
+        }
+        // One that stands already is had at once; one that does not has this done when it does.
+        if matches!(self.template(), Some(Booted::Ready(..))) {
+            self.outfit_later();
+        }
+    }
+
     /// The template that slots are to have a part of, if any is wanted.
     fn template(self: &Arc<Self>) -> Option<Booted> {
         let warm = self.warm.as_ref()?;

@@ -2,6 +2,7 @@
 //!
 //! [`Engine`] is the whole surface that the transport and the command line see; they know nothing below it.
 
+mod ahead;
 mod bytecode;
 mod check;
 mod close;

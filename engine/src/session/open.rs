@@ -28,6 +28,19 @@ const CACHE_PARTS: &[&str] = &["cargo", "go-build", "matplotlib", "npm", "pip"];
 
 impl Engine {
     pub async fn create_session(&self, spec: SandboxSpec) -> Result<SessionView, SessionError> {
+        let session = Arc::new(match self.take_ahead(&spec) {
+            Some(session) => session,
+            None => self.open(spec).await?,
+        });
+        let view = session.view();
+        self.sessions_table()
+            .insert(session.id.clone(), Arc::clone(&session));
+        self.follow(&session);
+        Ok(view)
+    }
+
+    /// Makes a session that is in no table yet.
+    pub(super) async fn open(&self, spec: SandboxSpec) -> Result<Session, SessionError> {
         let limits = check::limits(&self.inner.cgroups, &spec)?;
         let interpreter = match &spec.interpreter {
             Some(interpreter) => Some(interpreter.clone()),
@@ -37,19 +50,12 @@ impl Engine {
         let id = self.new_id();
         let directory = self.inner.directories.scratch.join(&id);
         let made = self
-            .open_in(&directory, id.clone(), spec, interpreter, limits)
+            .open_in(&directory, id, spec, interpreter, limits)
             .await;
-        match made {
-            Ok(session) => {
-                let view = session.view();
-                self.sessions_table().insert(id, Arc::new(session));
-                Ok(view)
-            }
-            Err(error) => {
-                crate::launcher::scratch::remove_directory(&directory);
-                Err(error)
-            }
+        if made.is_err() {
+            crate::launcher::scratch::remove_directory(&directory);
         }
+        made
     }
 
     /// What the caller gives may be what an engine that was killed could not give back.

@@ -166,11 +166,21 @@ impl Session {
 
     /// Waits until no step runs.
     pub(super) async fn idle(&self) {
+        self.idle_when(|session| session.steps_running() == 0).await;
+    }
+
+    /// Waits until a step has ended.
+    pub(super) async fn first_step(&self) {
+        self.idle_when(|session| session.done.load(Ordering::Acquire) > 0)
+            .await;
+    }
+
+    async fn idle_when(&self, met: impl Fn(&Self) -> bool) {
         loop {
             let notified = self.idle.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.steps_running() == 0 {
+            if met(self) {
                 return;
             }
             notified.await;

@@ -282,6 +282,12 @@ impl Slots {
         Ok(())
     }
 
+    /// Whether those that are free can be used.
+    pub(super) fn are_alive(&self) -> bool {
+        let state = self.state();
+        state.free.iter().all(|ready| ready.slot.is_alive())
+    }
+
     /// Whether steps may be forked at all.
     pub(super) const fn is_warm(&self) -> bool {
         self.warm.is_some()

@@ -87,6 +87,7 @@ impl Run<'_> {
     ) -> Result<StepResult, SessionError> {
         let running = self.session.begin_step();
         let kind = self.kind(&step);
+        self.engine.inner.ahead.note(kind);
         let lease = tokio::select! {
             lease = self.session.slots.take(kind) => lease.map_err(|error| self.named(error))?,
             () = cancel.cancelled() => return Ok(self.cancelled()),

@@ -49,7 +49,7 @@ pub struct Violation {
 }
 
 /// The posture of a session, parsed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SandboxSpec {
     pub image: Image,
     pub interpreter: Option<Interpreter>,
