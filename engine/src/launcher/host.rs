@@ -15,10 +15,10 @@ use super::message::{
     TreeRequest,
 };
 use super::{realm, scratch};
-use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
-use crate::sandbox::plan::{Context, Step, StepError};
 use crate::sandbox::cgroup::Hierarchy;
+use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
 use crate::sandbox::numbers::{self, Numbers};
+use crate::sandbox::plan::{Context, Step, StepError};
 use crate::sandbox::rootfs::{self, RootSpec};
 use crate::sandbox::{seccomp, tree};
 use crate::sys::clone::{Child, Namespaces, fork};
@@ -405,8 +405,7 @@ impl Launcher {
 
     fn forget_numbers(&mut self) {
         if std::mem::take(&mut self.numbers_mounted) {
-            let _ =
-                rustix::mount::unmount(&self.numbers_at, rustix::mount::UnmountFlags::DETACH);
+            let _ = rustix::mount::unmount(&self.numbers_at, rustix::mount::UnmountFlags::DETACH);
             self.numbers.clear();
         }
     }

@@ -74,7 +74,10 @@ pub enum LauncherRequest {
     /// Answered with the tree beside it.
     CloneTree(TreeRequest),
     /// Answered with a tree beside it, for [`crate::sandbox::numbers::DEVICES`].
-    Numbers { realm: RealmId, numbers: Numbers },
+    Numbers {
+        realm: RealmId,
+        numbers: Numbers,
+    },
 }
 
 /// A part of the host's tree for a sandbox.

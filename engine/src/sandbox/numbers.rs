@@ -69,7 +69,10 @@ pub fn write(numbers: &Numbers, place: &Path) -> Result<(), StepError> {
     if let Some(memory) = numbers.memory.filter(|memory| *memory < host.memory) {
         cover("meminfo", meminfo(memory));
         // With a limit of memory there is no swap.
-        cover("swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".to_owned());
+        cover(
+            "swaps",
+            "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".to_owned(),
+        );
     }
     for (name, text) in files {
         let path = place.join(&name);
@@ -394,7 +397,10 @@ mod tests {
             assert!(value("MemAvailable") * 2 >= value("MemTotal"));
             assert!(value("MemAvailable") < value("MemTotal"));
         }
-        assert_eq!(kibibytes("MemTotal:       24683652 kB\n", "MemTotal"), Some(24_683_652));
+        assert_eq!(
+            kibibytes("MemTotal:       24683652 kB\n", "MemTotal"),
+            Some(24_683_652)
+        );
     }
 
     #[test]

@@ -248,7 +248,10 @@ mod tests {
             };
             threads(&limits)
         };
-        assert_eq!(capped(Some(500), None), (host_processors() > 1).then_some(1));
+        assert_eq!(
+            capped(Some(500), None),
+            (host_processors() > 1).then_some(1)
+        );
         assert_eq!(capped(None, Some(2)), (host_processors() > 1).then_some(1));
         assert_eq!(capped(None, None), None);
         assert_eq!(capped(Some(host_processors() * 1000), None), None);

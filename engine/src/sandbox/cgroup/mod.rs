@@ -34,9 +34,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use directory::Directory;
-use serde::{Deserialize, Serialize};
 use fallback::Fallback;
 use membership::Place;
+use serde::{Deserialize, Serialize};
 use slot::Part;
 
 use crate::outcome::{EnforcedBy, Resource};
