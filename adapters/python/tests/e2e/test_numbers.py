@@ -275,7 +275,8 @@ def test_psutil_has_no_trouble_with_what_does_not_move(programs):
         "import psutil\n"
         "print(psutil.cpu_percent(0.1), psutil.cpu_times_percent(0.1).idle >= 0)\n"
         "print(len(psutil.cpu_percent(0.1, percpu=True)))\n"
-        "psutil.swap_memory(), psutil.boot_time(), psutil.cpu_stats(), psutil.cpu_freq(), psutil.Process().create_time()\n"
+        "psutil.swap_memory(), psutil.boot_time(), psutil.cpu_stats(), psutil.cpu_freq()\n"
+        "psutil.Process().create_time()\n"
     )
     result = programs.run_code(code)
     assert result.stdout == "0.0 True\n1\n", result.stderr
