@@ -47,12 +47,13 @@ remove_groups() {
 
 trap 'remove_groups || true; rm -rf "$place"' EXIT
 
-controllers=(memory pids cpu cpuacct)
+controllers=(memory pids cpu cpuacct cpuset)
 [ "${STEPBOX_TEST_CGROUPS:-}" != none ] || controllers=()
 for controller in "${controllers[@]}"; do
     own=$(own_cgroup "$controller")
     if [ -z "$own" ]; then
-        if [ "$controller" != cpuacct ]; then
+        # Of these two no limit depends on.
+        if [ "$controller" != cpuacct ] && [ "$controller" != cpuset ]; then
             echo "SKIPPED: no cgroup v1 of $controller to give to a user here" >&2
             [ "${STEPBOX_TEST_REQUIRE:-}" != all ] || exit 1
         fi
@@ -64,6 +65,11 @@ for controller in "${controllers[@]}"; do
     if [ ! -d "$group" ]; then
         mkdir "$group"
         groups+=("$group")
+        if [ "$controller" = cpuset ]; then
+            # Without any no process can be in it.
+            cat "$own/cpuset.cpus" > "$group/cpuset.cpus"
+            cat "$own/cpuset.mems" > "$group/cpuset.mems"
+        fi
         chown "$uid:$uid" "$group" "$group/cgroup.procs" "$group/tasks"
     fi
 done

@@ -8,14 +8,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, ResolveFlags, fstat, openat, openat2};
-use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_change};
 
 use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
     TreeRequest,
 };
 use super::{realm, scratch};
+use crate::sandbox::cgroup::Hierarchy;
 use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
+use crate::sandbox::numbers::{self, Numbers};
 use crate::sandbox::plan::{Context, Step, StepError};
 use crate::sandbox::rootfs::{self, RootSpec};
 use crate::sandbox::{seccomp, tree};
@@ -26,6 +28,8 @@ use crate::sys::{datagram, namespace, schedule, signal};
 
 /// Roots kept for later slots; past it the oldest is let go.
 const MAX_ROOTS: usize = 32;
+/// Numbers that one file system holds; past it a new one is begun, and the old one goes with the last sandbox that has it.
+const MAX_NUMBERS: usize = 64;
 
 /// The second life of a launcher, in its own namespaces; `engine` is its socket.
 pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
@@ -48,8 +52,15 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
         realms: HashMap::new(),
         owner_maps: HashMap::new(),
         cgroups: Vec::new(),
+        way_out: None,
+        hierarchies: Vec::new(),
+        numbers: Vec::new(),
+        numbers_mounted: false,
+        numbers_at: setup.state.join("numbers"),
     };
-    fs::create_dir_all(&launcher.roots_at).at(Step::RootTmpfs, "the engine's directory")?;
+    for directory in [&launcher.roots_at, &launcher.numbers_at] {
+        fs::create_dir_all(directory).at(Step::RootTmpfs, "the engine's directory")?;
+    }
     let ready: Result<Ready, StepError> = Ok(Ready { mode });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
     retire_stale(&setup, mode).at(Step::Realm, "a cleaner")?;
@@ -64,8 +75,13 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     }
     // The engine is gone: nothing that it made may stay.
     launcher.realms.clear();
+    launcher.forget_numbers();
     for (_, _, place) in launcher.roots.drain(..) {
         let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+    }
+    if let Some(way_out) = &launcher.way_out {
+        // Where it fails a cgroup is left to the next sweep.
+        let _ = fs::write(way_out, "0");
     }
     scratch::remove_groups(&launcher.cgroups);
     scratch::retire_directory(&setup.scratch, mode);
@@ -139,6 +155,19 @@ struct Realm {
     namespace: OwnedFd,
 }
 
+impl Realm {
+    /// Where a file system of the tree cannot translate owners they show as nobody's, and nothing else changes.
+    fn show_owners(&self, tree: &OwnedFd) {
+        if self.ids.is_some_and(|ids| ids.first == 0) {
+            let map = Attributes {
+                id_map: Some(self.namespace.as_fd()),
+                ..Attributes::default()
+            };
+            let _ = set_attributes(tree.as_fd(), map, true);
+        }
+    }
+}
+
 impl Drop for Realm {
     fn drop(&mut self) {
         let _ = rustix::process::pidfd_send_signal(
@@ -163,6 +192,12 @@ struct Launcher {
     owner_maps: HashMap<(RealmId, u32, u32), OwnedFd>,
     /// Directories of the engine's cgroups.
     cgroups: Vec<PathBuf>,
+    way_out: Option<PathBuf>,
+    hierarchies: Vec<Hierarchy>,
+    /// Those whose files are below `numbers_at`, each in a directory that its place names.
+    numbers: Vec<Numbers>,
+    numbers_at: PathBuf,
+    numbers_mounted: bool,
 }
 
 impl Launcher {
@@ -174,8 +209,14 @@ impl Launcher {
     ) -> Result<(), StepError> {
         reap();
         let done = match request.request {
-            LauncherRequest::Own(cgroups) => {
-                self.cgroups = cgroups;
+            LauncherRequest::Own {
+                directories,
+                way_out,
+                hierarchies,
+            } => {
+                self.cgroups = directories;
+                self.way_out = way_out;
+                self.hierarchies = hierarchies;
                 Ok((LauncherReply::Done, None))
             }
             LauncherRequest::MakeRealm(id) => self
@@ -191,6 +232,9 @@ impl Launcher {
             LauncherRequest::CloneTree(request) => self
                 .clone_tree(&request)
                 .map(|(reply, fd)| (reply, Some(fd))),
+            LauncherRequest::Numbers { realm, numbers } => self
+                .numbers(realm, numbers)
+                .map(|fd| (LauncherReply::Done, Some(fd))),
         };
         let (result, tree) = match done {
             Ok((reply, tree)) => (Ok(reply), tree),
@@ -272,14 +316,7 @@ impl Launcher {
         let index = self.root(root)?;
         let realm = self.realm(id)?;
         let clone = tree::clone_at(&self.roots[index].1, true).at(Step::CloneTree, "/")?;
-        if realm.ids.is_some_and(|ids| ids.first == 0) {
-            let map = Attributes {
-                id_map: Some(realm.namespace.as_fd()),
-                ..Attributes::default()
-            };
-            // Where a file system of the tree cannot translate owners they show as nobody's, and nothing else changes.
-            let _ = set_attributes(clone.as_fd(), map, true);
-        }
+        realm.show_owners(&clone);
         let mut beside = vec![clone.as_fd()];
         beside.extend(descriptors.iter().map(AsFd::as_fd));
         datagram::send(realm.socket.as_fd(), &ToRealm { role }, &beside)
@@ -299,7 +336,7 @@ impl Launcher {
         self.roots_made += 1;
         let place = self.roots_at.join(self.roots_made.to_string());
         fs::create_dir(&place).at(Step::RootTmpfs, "the engine's directory")?;
-        match rootfs::build(spec, &place) {
+        match rootfs::build(spec, &self.hierarchies, &place) {
             Ok(root) => {
                 self.roots.push((spec.clone(), root, place));
                 Ok(self.roots.len() - 1)
@@ -309,6 +346,68 @@ impl Launcher {
                 let _ = fs::remove_dir(&place);
                 Err(error)
             }
+        }
+    }
+
+    /// A read-only tree of the files that tell of `numbers`, which are written when there are none.
+    fn numbers(&mut self, realm: RealmId, numbers: Numbers) -> Result<OwnedFd, StepError> {
+        let step = Step::RootNumbers;
+        let known = self.numbers.iter().position(|known| *known == numbers);
+        let index = match known {
+            Some(index) => index,
+            None => self.write_numbers(numbers)?,
+        };
+        let place = self.numbers_at.join(index.to_string());
+        let operand = numbers::DEVICES;
+        let directory = openat(
+            CWD,
+            &place,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            FileMode::empty(),
+        )
+        .at(step, operand)?;
+        let clone = tree::clone_at(&directory, false).at(step, operand)?;
+        let attributes = Attributes {
+            read_only: true,
+            no_suid: true,
+            no_dev: true,
+            no_exec: true,
+            private: true,
+            ..Attributes::default()
+        };
+        set_attributes(clone.as_fd(), attributes, false).at(step, operand)?;
+        self.realm(realm)?.show_owners(&clone);
+        Ok(clone)
+    }
+
+    fn write_numbers(&mut self, numbers: Numbers) -> Result<usize, StepError> {
+        let step = Step::RootNumbers;
+        if self.numbers.len() >= MAX_NUMBERS {
+            self.forget_numbers();
+        }
+        if !self.numbers_mounted {
+            let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV
+                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+            let options = [("mode", "755"), ("size", "64m"), ("nr_inodes", "0")];
+            let tree = tree::tmpfs(&options, attributes).at(step, "tmpfs")?;
+            tree::attach(&tree, &self.numbers_at).at(step, "tmpfs")?;
+            self.numbers_mounted = true;
+        }
+        let index = self.numbers.len();
+        let place = self.numbers_at.join(index.to_string());
+        // A directory of a time that failed is written anew.
+        let _ = fs::remove_dir_all(&place);
+        fs::create_dir(&place).at(step, numbers::DEVICES)?;
+        numbers::write(&numbers, &place)?;
+        self.numbers.push(numbers);
+        Ok(index)
+    }
+
+    fn forget_numbers(&mut self) {
+        if std::mem::take(&mut self.numbers_mounted) {
+            let _ = rustix::mount::unmount(&self.numbers_at, rustix::mount::UnmountFlags::DETACH);
+            self.numbers.clear();
         }
     }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::{FileChange, FileStat};
+use crate::sandbox::cgroup::Hierarchy;
 use crate::sandbox::identity::Mode;
+use crate::sandbox::numbers::Numbers;
 use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
@@ -53,8 +55,13 @@ pub struct ToLauncher {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum LauncherRequest {
-    /// The engine's cgroups: to be removed when the engine dies first.
-    Own(Vec<PathBuf>),
+    /// The engine's cgroups: to be removed when the engine dies first, which the launcher leaves by `way_out`. And the
+    /// hierarchies that slots are shown (v1).
+    Own {
+        directories: Vec<PathBuf>,
+        way_out: Option<PathBuf>,
+        hierarchies: Vec<Hierarchy>,
+    },
     MakeRealm(RealmId),
     /// Kills all that is in it.
     DropRealm(RealmId),
@@ -66,6 +73,11 @@ pub enum LauncherRequest {
     },
     /// Answered with the tree beside it.
     CloneTree(TreeRequest),
+    /// Answered with a tree beside it, for [`crate::sandbox::numbers::DEVICES`].
+    Numbers {
+        realm: RealmId,
+        numbers: Numbers,
+    },
 }
 
 /// A part of the host's tree for a sandbox.

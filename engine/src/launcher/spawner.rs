@@ -206,8 +206,12 @@ fn prepare(
     let namespaces = Namespaces::PID
         .and(Namespaces::MOUNT)
         .and(Namespaces::IPC)
-        .and(Namespaces::UTS)
-        .and(Namespaces::CGROUP);
+        .and(Namespaces::UTS);
+    // Of a cgroup that it is born in it makes a namespace itself.
+    let namespaces = match spec.own_cgroup {
+        true => namespaces,
+        false => namespaces.and(Namespaces::CGROUP),
+    };
     let leaf = leaf.as_ref().map(AsFd::as_fd);
     let child = match spec.tasks {
         Some(_) => fork_with_users(namespaces, leaf)?,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,9 @@ use crate::launcher::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher,
     TreeRequest,
 };
+use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
+use crate::sandbox::numbers::Numbers;
 use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sys::datagram;
@@ -139,9 +142,25 @@ impl Launcher {
         }
     }
 
-    /// Tells what to remove when this engine dies first.
-    pub async fn own(&self, cgroups: Vec<std::path::PathBuf>) -> Result<(), PoolError> {
-        self.ask(LauncherRequest::Own(cgroups), &[]).await.map(drop)
+    /// Tells what to remove when this engine dies first, and what slots are shown of it.
+    pub async fn own(&self, cgroups: &Cgroups) -> Result<(), PoolError> {
+        let directories = cgroups.directories().into_iter();
+        let own = LauncherRequest::Own {
+            directories: directories.map(Path::to_owned).collect(),
+            way_out: cgroups.way_out(),
+            hierarchies: cgroups.hierarchies(),
+        };
+        self.ask(own, &[]).await.map(drop)
+    }
+
+    /// A detached tree of files that tell of `numbers`.
+    pub async fn numbers(&self, realm: RealmId, numbers: Numbers) -> Result<OwnedFd, PoolError> {
+        let request = LauncherRequest::Numbers { realm, numbers };
+        let (_, descriptors) = self.ask(request, &[]).await?;
+        descriptors
+            .into_iter()
+            .next()
+            .ok_or(PoolError::Gone("the launcher's protocol"))
     }
 
     pub async fn drop_realm(&self, id: RealmId) -> Result<(), PoolError> {

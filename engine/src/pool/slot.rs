@@ -2,7 +2,7 @@
 //! a time, in a sandbox that was made ahead.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Gid, Uid};
@@ -11,13 +11,14 @@ use tokio::io::Interest;
 
 use super::template::{Forked, SubTemplate, Template};
 use super::{Channel, Launcher, PoolError};
-use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner};
+use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner, TreeRequest};
 use crate::outcome::AppliedLimit;
-use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, OomWatch, SlotCgroup};
+use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, Hierarchy, OomWatch, SlotCgroup};
 use crate::sandbox::init::FromInit;
 use crate::sandbox::landlock::Fence;
+use crate::sandbox::numbers::{self, Numbers};
 use crate::sandbox::rootfs::RootSpec;
-use crate::sandbox::skeleton::SkeletonSpec;
+use crate::sandbox::skeleton::{CGROUPS, SkeletonSpec};
 use crate::sandbox::template::Fork;
 use crate::spec::Limits;
 use crate::sys::{datagram, readiness};
@@ -161,14 +162,58 @@ impl Slot {
             Ok(cgroup)
         })
         .await?;
-        Ok(Self {
+        let shown = cgroup.shown();
+        let slot = Self {
             realm,
             user,
             bytecode: None,
             spawner,
             cgroup: Some(cgroup),
             sub_template: None,
+        };
+        for (hierarchy, source) in shown {
+            if let Err(error) = slot.show_cgroup(launcher, &hierarchy, source).await {
+                tracing::debug!(%error, ?hierarchy, "a sandbox does not see its cgroup");
+            }
+        }
+        Ok(slot)
+    }
+
+    /// Shows the slot's cgroup in a hierarchy, read-only, where programs look for it.
+    async fn show_cgroup(
+        &self,
+        launcher: &Launcher,
+        hierarchy: &Hierarchy,
+        source: PathBuf,
+    ) -> Result<(), PoolError> {
+        let request = TreeRequest {
+            realm: self.realm,
+            source,
+            identity: None,
+            read_only: true,
+            map_owner: false,
+        };
+        let (tree, _, _) = launcher.clone_tree(request).await?;
+        self.attach(&Attachment {
+            tree,
+            target: Path::new(CGROUPS).join(hierarchy.name()),
+            scratch: false,
         })
+        .await
+    }
+
+    /// Has the slot's sandboxes tell of `numbers`.
+    pub async fn show_numbers(
+        &self,
+        launcher: &Launcher,
+        numbers: Numbers,
+    ) -> Result<(), PoolError> {
+        self.attach(&Attachment {
+            tree: launcher.numbers(self.realm, numbers).await?,
+            target: numbers::DEVICES.into(),
+            scratch: false,
+        })
+        .await
     }
 
     /// Makes the slot's sub-template one of `template`, unless it is. To be called while no sandbox is in the slot; takes

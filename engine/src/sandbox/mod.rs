@@ -9,6 +9,7 @@ pub mod init;
 mod kernel;
 pub mod landlock;
 mod mask;
+pub mod numbers;
 pub mod plan;
 pub mod probe;
 pub mod rootfs;

@@ -22,6 +22,8 @@ pub enum Step {
     RootEtc,
     RootDevices,
     RootReadOnly,
+    // launcher, once for equal numbers
+    RootNumbers,
     // launcher, per slot
     CloneTree,
     MapOwners,
@@ -51,6 +53,8 @@ pub enum Step {
     OomScore,
     MountProc,
     MaskProc,
+    ShowNumbers,
+    OwnCgroup,
     MountTmpfs,
     MountShm,
     MountPts,
@@ -157,6 +161,8 @@ pub const SKELETON: &[Step] = &[
     Step::OomScore,
     Step::MountProc,
     Step::MaskProc,
+    Step::ShowNumbers,
+    Step::OwnCgroup,
     Step::MountTmpfs,
     Step::MountShm,
     Step::MountPts,
@@ -201,6 +207,11 @@ pub const STAGES: &[Stage] = &[
         name: "root",
         when: "once per posture, in the launcher",
         steps: ROOT,
+    },
+    Stage {
+        name: "numbers",
+        when: "once for equal limits, in the launcher",
+        steps: &[Step::RootNumbers],
     },
     Stage {
         name: "slot",
@@ -345,6 +356,10 @@ impl Step {
                 "root-read-only",
                 "read-only, nosuid, nodev for the whole tree: a sandbox cannot change what the next one runs",
             ),
+            Self::RootNumbers => (
+                "root-numbers",
+                "files that tell how many processors and how much memory a sandbox has: pools size themselves by them",
+            ),
             Self::CloneTree => (
                 "clone-tree",
                 "a detached copy of a mount tree that a slot can take over",
@@ -423,7 +438,7 @@ impl Step {
             ),
             Self::AttachMount => (
                 "attach-mount",
-                "the workspace, the home and the caller's mounts, by descriptor: no path is looked up again",
+                "the workspace, the home, the caller's mounts, the numbers and on cgroup v1 the slot's cgroups, read-only; by descriptor: no path is looked up again",
             ),
             Self::EmptyScratch => (
                 "empty-scratch",
@@ -448,6 +463,14 @@ impl Step {
             Self::MaskProc => (
                 "mask-proc",
                 "what writes to the kernel is read-only, what tells of it is empty",
+            ),
+            Self::ShowNumbers => (
+                "show-numbers",
+                "processors and memory in /proc are the sandbox's own, not the machine's",
+            ),
+            Self::OwnCgroup => (
+                "own-cgroup",
+                "cgroup v2: the step's cgroup, read-only and as the root of all that is seen of cgroups",
             ),
             Self::MountTmpfs => (
                 "mount-tmpfs",

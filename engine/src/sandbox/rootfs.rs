@@ -14,6 +14,7 @@ use rustix::fs::{
 use rustix::mount::MountAttrFlags;
 use serde::{Deserialize, Serialize};
 
+use super::cgroup::Hierarchy;
 use super::identity::{BOX_ID, BOX_NAME, home, temporary};
 use super::plan::{Context, ROOT, Step, StepError};
 use super::tree;
@@ -87,6 +88,9 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("run/stepbox", 0o755),
     ("srv", 0o755),
     ("sys", 0o555),
+    ("sys/devices", 0o555),
+    ("sys/fs", 0o555),
+    ("sys/fs/cgroup", 0o555),
     ("tmp", 0o777),
     ("usr", 0o755),
     ("var", 0o755),
@@ -122,9 +126,17 @@ const SEALED: Attributes<'static> = Attributes {
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
 /// Builds the root below `place`, a directory of this mount namespace that is not in the host's, and gives it by
-/// descriptor. It stays mounted there as the source of clones.
-pub fn build(spec: &RootSpec, place: &Path) -> Result<OwnedFd, StepError> {
-    let mut builder = Builder { place, spec };
+/// descriptor. It stays mounted there as the source of clones. `hierarchies`: those of cgroup v1 that slots are shown.
+pub fn build(
+    spec: &RootSpec,
+    hierarchies: &[Hierarchy],
+    place: &Path,
+) -> Result<OwnedFd, StepError> {
+    let mut builder = Builder {
+        place,
+        spec,
+        hierarchies,
+    };
     for step in ROOT {
         builder.run(*step)?;
     }
@@ -143,6 +155,7 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 struct Builder<'a> {
     place: &'a Path,
     spec: &'a RootSpec,
+    hierarchies: &'a [Hierarchy],
 }
 
 impl Builder<'_> {
@@ -181,6 +194,15 @@ impl Builder<'_> {
         let temporary = temporary(self.spec.interpreter.as_ref());
         for path in [home, temporary] {
             self.directory(path.trim_start_matches('/'), 0o755)?;
+        }
+        for hierarchy in self.hierarchies {
+            let name = hierarchy.name();
+            self.directory(&format!("sys/fs/cgroup/{name}"), 0o555)?;
+            // As hosts have it that mount several controllers together.
+            for controller in hierarchy.0.iter().filter(|controller| **controller != name) {
+                let link = self.place.join("sys/fs/cgroup").join(controller);
+                symlink(&name, link).at(Step::RootDirectories, controller.clone())?;
+            }
         }
         for point in &self.spec.mount_points {
             let named = |error| {

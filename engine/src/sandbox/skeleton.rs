@@ -16,9 +16,10 @@ use super::identity::BOX_ID;
 use super::init::FromInit;
 use super::landlock::Fence;
 use super::plan::{Context, SKELETON, Step, StepError};
-use super::{mask, seccomp, tree};
+use super::{mask, numbers, seccomp, tree};
 use crate::spec::Tmpfs;
-use crate::sys::datagram;
+use crate::sys::clone::Namespaces;
+use crate::sys::{datagram, namespace};
 
 /// Where the code's file is.
 pub const CODE_DIRECTORY: &str = "/run/stepbox";
@@ -35,6 +36,8 @@ pub struct SkeletonSpec {
     pub tasks: Option<u64>,
     /// The code may not widen its affinity, which is its limit of processors.
     pub pinned: bool,
+    /// The sandbox was born in a cgroup of its own (v2), which is to be the root of those that it sees.
+    pub own_cgroup: bool,
     /// The engine is given what it measures the sandbox's memory by.
     pub watched: bool,
     /// A process may be forked into the sandbox: the engine is given the ways in.
@@ -115,6 +118,9 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
             mount("proc", "/proc", "proc", SCRATCH | MountFlags::NOEXEC, None).at(step, "/proc")
         }
         Step::MaskProc => mask::proc(),
+        Step::ShowNumbers => show_numbers(),
+        Step::OwnCgroup if !spec.own_cgroup => Ok(()),
+        Step::OwnCgroup => own_cgroup().at(step, CGROUPS),
         Step::MountTmpfs => mount_all_tmpfs(spec),
         Step::MountShm if spec.shm == 0 => Ok(()),
         Step::MountShm => mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm"),
@@ -287,4 +293,32 @@ fn mount_code() -> io::Result<OwnedFd> {
     mount_bind(path, path)?;
     mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | SCRATCH, "")?;
     Ok(writable)
+}
+
+/// The same on each path to a sandbox: what its slot was given decides what there is to show.
+fn show_numbers() -> Result<(), StepError> {
+    for (cover, path) in numbers::covers() {
+        skip_missing(mount_bind(&cover, &path))
+            .at(Step::ShowNumbers, path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Where cgroups are seen.
+pub const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A process that is born in a cgroup gets a namespace whose root is its parent's: only a later one has its own.
+fn own_cgroup() -> io::Result<()> {
+    namespace::unshare(Namespaces::CGROUP)?;
+    let flags = SCRATCH | MountFlags::NOEXEC | MountFlags::RDONLY;
+    Ok(mount("cgroup2", CGROUPS, "cgroup2", flags, None)?)
+}
+
+/// Whether it was done; a kernel without that file has nothing to mask.
+fn skip_missing(result: rustix::io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }

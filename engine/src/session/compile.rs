@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::bytecode::{Entry, Wanted};
 use super::engine::Engine;
+use super::environment::numbers;
 use crate::bytecode::{Building, COMPILER, DEPS, UnpackError};
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::outcome::{EnforcedBy, Resource};
@@ -181,10 +182,16 @@ impl Compile {
     }
 
     async fn equip(&self, slot: Slot) -> Result<Slot, CompileError> {
-        let Some(mount) = &self.packages else {
-            return Ok(slot);
-        };
         let attached = async {
+            let limits = Limits {
+                memory: Some(MEMORY),
+                ..Limits::default()
+            };
+            let launcher = &self.engine.inner.launcher;
+            slot.show_numbers(launcher, numbers(&limits)).await?;
+            let Some(mount) = &self.packages else {
+                return Ok::<_, CompileError>(());
+            };
             let attachment = Attachment {
                 tree: self.tree(&slot, mount).await?,
                 target: mount.target.clone(),
@@ -276,6 +283,7 @@ impl Compile {
             tasks: Some(TASKS)
                 .filter(|_| cgroups.mechanism(Resource::Pids, Some(TASKS)) == EnforcedBy::Rlimit),
             pinned: false,
+            own_cgroup: cgroups.has_leaves(),
             watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
             joinable: false,
             // What it makes it prints.

@@ -49,12 +49,7 @@ impl Engine {
             what: "the launcher's socket",
             source,
         })?;
-        let owned = cgroups
-            .directories()
-            .into_iter()
-            .map(std::path::Path::to_owned)
-            .collect();
-        launcher.own(owned).await?;
+        launcher.own(&cgroups).await?;
         if let Err(error) = cgroups.sweep(|id| directories.is_dead(id)) {
             tracing::warn!(%error, "cgroups of a dead engine could not be removed");
         }

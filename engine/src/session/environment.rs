@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use crate::bytecode::{PLACE, VARIABLE};
 use crate::sandbox::identity::{BOX_NAME, home, temporary};
+use crate::sandbox::numbers::Numbers;
 use crate::spec::{DEPS, Interpreter, Limits};
 
 /// Where a session's caches are, on disk and kept between its steps.
@@ -15,18 +16,27 @@ pub(super) const WORKSPACE: &str = "/workspace";
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where packages that a caller installed with `--target` are looked for, after the workspace itself.
 const OWN_DEPS: &str = "/workspace/.deps";
-/// Pools of numeric libraries size themselves by the host's processors unless they are told.
-const THREAD_POOLS: &[&str] = &[
+/// Pools of numeric libraries, some of which start when they are imported.
+const NUMERIC_POOLS: &[&str] = &[
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "NUMEXPR_MAX_THREADS",
     "RAYON_NUM_THREADS",
 ];
+/// Pools of threads or processes that know of processors and not of a limit on tasks.
+const OTHER_POOLS: &[&str] = &[
+    "BLIS_NUM_THREADS",
+    "GOMAXPROCS",
+    "LOKY_MAX_CPU_COUNT",
+    "NUMBA_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "TOKIO_WORKER_THREADS",
+];
 
 /// What keeps numeric libraries to the thread that imports them: threads are not forked.
 pub(super) fn one_thread() -> impl Iterator<Item = (String, String)> {
-    THREAD_POOLS
+    NUMERIC_POOLS
         .iter()
         .map(|name| ((*name).to_owned(), "1".to_owned()))
 }
@@ -81,7 +91,7 @@ pub(super) fn build(
         variables.insert(VARIABLE.to_owned(), PLACE.to_owned());
     }
     if let Some(threads) = threads(limits) {
-        for name in THREAD_POOLS {
+        for name in NUMERIC_POOLS.iter().chain(OTHER_POOLS) {
             variables.insert((*name).to_owned(), threads.to_string());
         }
     }
@@ -138,19 +148,13 @@ fn host_processors() -> u64 {
         .get_or_init(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64))
 }
 
-/// The processors that a step may use, taken round robin; empty: all.
+/// The processors of the engine's own that a step may use, taken round robin; empty: all.
 pub(super) fn processors(limits: &Limits, turn: u64) -> Vec<u32> {
-    let Some(milli) = limits.cpu else {
+    if limits.cpu.is_none() {
         return Vec::new();
-    };
-    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
-        return Vec::new();
-    };
-    let all: Vec<u32> = (0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|index| allowed.is_set(*index))
-        .filter_map(|index| u32::try_from(index).ok())
-        .collect();
-    let wanted = usize::try_from(milli.div_ceil(1000)).unwrap_or(usize::MAX);
+    }
+    let all = allowed();
+    let wanted = wanted(limits);
     if wanted >= all.len() {
         return Vec::new();
     }
@@ -158,6 +162,34 @@ pub(super) fn processors(limits: &Limits, turn: u64) -> Vec<u32> {
     (0..wanted)
         .map(|index| all[(start + index) % all.len()])
         .collect()
+}
+
+/// How many processors a limit can keep busy.
+fn wanted(limits: &Limits) -> usize {
+    limits
+        .cpu
+        .and_then(|milli| usize::try_from(milli.div_ceil(1000)).ok())
+        .unwrap_or(usize::MAX)
+}
+
+/// The processors that the engine itself may use, and so its sandboxes.
+fn allowed() -> Vec<u32> {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|index| allowed.is_set(*index))
+        .filter_map(|index| u32::try_from(index).ok())
+        .collect()
+}
+
+/// What code under these limits is told of processors and memory.
+pub(super) fn numbers(limits: &Limits) -> Numbers {
+    let shown = wanted(limits).min(allowed().len().max(1));
+    Numbers {
+        processors: u32::try_from(shown).unwrap_or(u32::MAX),
+        memory: limits.memory,
+    }
 }
 
 #[cfg(test)]
@@ -204,6 +236,40 @@ mod tests {
         assert!(!built(&[]).contains_key(VARIABLE));
         assert_eq!(built_with(&[], true)[VARIABLE], PLACE);
         assert_eq!(built_with(&[(VARIABLE, "/x")], true)[VARIABLE], "/x");
+    }
+
+    #[test]
+    fn a_cap_on_tasks_or_processors_is_told_to_each_pool() {
+        let capped = |cpu, pids| {
+            let limits = Limits {
+                cpu,
+                pids,
+                memory: None,
+            };
+            threads(&limits)
+        };
+        assert_eq!(
+            capped(Some(500), None),
+            (host_processors() > 1).then_some(1)
+        );
+        assert_eq!(capped(None, Some(2)), (host_processors() > 1).then_some(1));
+        assert_eq!(capped(None, None), None);
+        assert_eq!(capped(Some(host_processors() * 1000), None), None);
+    }
+
+    #[test]
+    fn a_part_of_a_processor_is_one_and_no_limit_is_the_engines_own() {
+        let shown = |cpu| {
+            let limits = Limits {
+                cpu,
+                ..Limits::default()
+            };
+            numbers(&limits).processors as usize
+        };
+        assert_eq!(shown(Some(500)), 1);
+        assert_eq!(shown(Some(1500)), 2.min(allowed().len()));
+        assert_eq!(shown(None), allowed().len());
+        assert_eq!(shown(Some(u64::MAX)), allowed().len());
     }
 
     #[test]

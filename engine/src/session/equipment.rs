@@ -23,6 +23,7 @@ impl Slots {
             state.numbers += 1;
             state.numbers
         };
+        slot.show_numbers(&self.launcher, self.numbers).await?;
         let own = self.directory.join(number.to_string());
         let interpreter = self.root.interpreter.as_ref();
         for (below, target) in [("home", home(interpreter)), ("tmp", temporary(interpreter))] {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::engine::Engine;
-use super::environment::{CACHE, WORKSPACE};
+use super::environment::{self, CACHE, WORKSPACE};
 use super::record::{Parts, Session};
 use super::slots::{KEPT, Posture, SessionMount, Slots};
 use super::warm::Warm;
@@ -114,6 +114,7 @@ impl Engine {
             root,
             kept: kept(&spec),
             mounts: mounts(&spec, &workspace, directory),
+            numbers: environment::numbers(&spec.limits),
         };
         let slots = Slots::new(launcher.clone(), spares.clone(), posture, directory);
         if let Some(wanted) = bytecode {
@@ -312,6 +313,7 @@ fn skeleton_spec(
         shown,
         tasks: pids.filter(|_| kept_by(Resource::Pids, pids) == Some(EnforcedBy::Rlimit)),
         pinned: kept_by(Resource::Cpu, cpu) == Some(EnforcedBy::Throttle),
+        own_cgroup: cgroups.has_leaves(),
         // A step may have a limit where its session has none.
         watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
         joinable: interpreter.is_some() && spec.prewarm != Some(0),

@@ -13,6 +13,7 @@ use super::owners::Owners;
 use super::warm::Warm;
 use crate::launcher::message::RealmId;
 use crate::pool::{Launcher, PoolError, Skeleton, Slot, Spares};
+use crate::sandbox::numbers::Numbers;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 
@@ -51,6 +52,7 @@ pub(super) struct Posture {
     pub(super) root: RootSpec,
     pub(super) skeleton: SkeletonSpec,
     pub(super) mounts: Vec<SessionMount>,
+    pub(super) numbers: Numbers,
     /// None: no step is forked.
     pub(super) warm: Option<Warm>,
     /// How many slots are kept when the session is quiet.
@@ -184,6 +186,7 @@ pub(super) struct Slots {
     pub(super) root: RootSpec,
     pub(super) skeleton: SkeletonSpec,
     pub(super) mounts: Vec<SessionMount>,
+    pub(super) numbers: Numbers,
     pub(super) owners: Arc<Owners>,
     pub(super) warm: Option<Warm>,
     /// Set when the session is made, if it wants any.
@@ -206,6 +209,7 @@ impl Slots {
             root,
             skeleton,
             mounts,
+            numbers,
             warm,
             kept,
         } = posture;
@@ -220,6 +224,7 @@ impl Slots {
             root,
             skeleton,
             mounts,
+            numbers,
             owners: Arc::new(Owners::new(directory, realm.1)),
             warm,
             bytecode: OnceLock::new(),

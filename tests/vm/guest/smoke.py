@@ -103,6 +103,29 @@ class AStep(unittest.TestCase):
         kept = {limit["resource"]: limit["enforced_by"] for limit in result["limits"]}
         self.assertEqual(kept["cpu"], "cgroup2")
 
+    def test_sees_its_own_cgroup_as_the_only_one_and_cannot_write_to_it(self):
+        look = (
+            "import os\n"
+            "def read(path): return open(path).read().strip()\n"
+            "print(read('/proc/self/cgroup'))\n"
+            "print(read('/sys/fs/cgroup/memory.max'), read('/sys/fs/cgroup/cpu.max'), read('/sys/fs/cgroup/pids.max'))\n"
+            "print([line.split()[3:5] for line in open('/proc/self/mountinfo') if ' - cgroup' in line])\n"
+            "print([name for name in os.listdir('/sys/fs/cgroup') if os.path.isdir('/sys/fs/cgroup/' + name)])\n"
+            "try: open('/sys/fs/cgroup/memory.max', 'w')\n"
+            "except OSError as error: print(error.strerror)\n"
+            "print(os.cpu_count(), len(os.sched_getaffinity(0)), open('/proc/meminfo').readline().split()[1])\n"
+        )
+        _, result = step(look, "--memory-mb", "100", "--cpus", "0.5", "--pids", "20")
+        expected = [
+            "0::/",
+            "104857600 50000 100000 21",
+            "[['/', '/sys/fs/cgroup']]",
+            "[]",
+            "Read-only file system",
+            "1 1 102400",
+        ]
+        self.assertEqual(result["stdout"].splitlines(), expected, result)
+
     def test_tells_what_it_used(self):
         _, result = step("x = bytearray(40 << 20); import os; os.fork() or os._exit(0); os.wait()")
         usage = result["usage"]

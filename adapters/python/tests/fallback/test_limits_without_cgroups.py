@@ -301,6 +301,19 @@ def test_sandboxes_are_spread_over_the_processors(face):
         assert len(seen) == min(8, allowed)
 
 
+def test_the_numbers_are_the_caps_and_no_cgroup_is_seen(face):
+    look = (
+        "import glob, os\n"
+        "print(os.cpu_count(), open('/proc/cpuinfo').read().count('processor\\t'), os.sysconf('SC_NPROCESSORS_CONF'))\n"
+        "print(open('/proc/meminfo').readline().split()[1], glob.glob('/sys/fs/cgroup/*'))\n"
+    )
+    with face(cpus=1, memory_mb=MEMORY) as sandbox:
+        assert sandbox.py(look).stdout == f"1 1 1\n{MEMORY << 10} []\n"
+    with face(memory_mb=None) as sandbox:
+        allowed = len(os.sched_getaffinity(0))
+        assert sandbox.py(look).stdout.startswith(f"{allowed} ")
+
+
 def test_a_part_of_a_processor_is_refused_with_the_way_out():
     with pytest.raises(stepbox.SandboxError) as raised:
         stepbox.Sandbox(cpus=0.5)

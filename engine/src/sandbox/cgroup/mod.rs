@@ -30,15 +30,34 @@ pub use probe::{AncestorLimit, ControllerProbe, Probe};
 pub use slot::SlotCgroup;
 pub use watch::OomWatch;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use directory::Directory;
 use fallback::Fallback;
 use membership::Place;
+use serde::{Deserialize, Serialize};
 use slot::Part;
 
 use crate::outcome::{EnforcedBy, Resource};
+
+/// A hierarchy of cgroup v1, by the controllers of it that are used here.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Hierarchy(pub Vec<String>);
+
+impl Hierarchy {
+    fn of<'a>(controllers: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut names: Vec<_> = controllers.into_iter().map(str::to_owned).collect();
+        names.sort();
+        Self(names)
+    }
+
+    /// What its directory is called where several are mounted side by side.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.0.join(",")
+    }
+}
 
 const PREFIX: &str = "stepbox-";
 
@@ -121,6 +140,14 @@ impl Cgroups {
             // Only a measurement: without it the time that a step used is unknown.
             let _ = v1.add("cpuacct", &place.directory, &group);
         }
+        if !v1.is_empty()
+            && let Some(launcher) = launcher
+            && let Ok(place) = membership::locate(&memberships, &mounts, v1::PROCESSORS)
+            && place.version == Version::V1
+        {
+            // Only shown: without it Java does not look at the others.
+            let _ = v1.add_processors(&place.directory, &group, launcher);
+        }
         let own = v2::Own {
             engine: std::process::id(),
             launcher,
@@ -194,6 +221,25 @@ impl Cgroups {
         v1.chain(self.v2.iter().map(v2::Tree::top))
             .map(Directory::path)
             .collect()
+    }
+
+    /// The hierarchies of cgroup v1 that each slot has a cgroup in.
+    #[must_use]
+    pub fn hierarchies(&self) -> Vec<Hierarchy> {
+        let trees = self.v1.iter();
+        trees.flat_map(v1::Tree::hierarchies).collect()
+    }
+
+    /// The `cgroup.procs` by which the launcher leaves cgroups that it is to remove itself, where it is in one (v1).
+    #[must_use]
+    pub fn way_out(&self) -> Option<PathBuf> {
+        self.v1.as_ref().and_then(v1::Tree::way_out)
+    }
+
+    /// Whether each sandbox is born in a cgroup of its own (v2).
+    #[must_use]
+    pub const fn has_leaves(&self) -> bool {
+        self.v2.is_some()
     }
 
     /// What keeps a limit of `resource` to `max` here; `max` none: to whatever may be asked for.

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
+use super::Hierarchy;
 use super::counters::Counters;
 use super::directory::Directory;
 use super::error::CgroupError;
@@ -16,6 +18,9 @@ pub(super) trait Part: fmt::Debug + Send + Sync {
     fn mechanism(&self, resource: Resource, max: Option<u64>) -> EnforcedBy;
     fn join_fds(&self) -> Result<Vec<OwnedFd>, CgroupError> {
         Ok(Vec::new())
+    }
+    fn shown(&self) -> Vec<(Hierarchy, PathBuf)> {
+        Vec::new()
     }
     fn leaf(&self) -> Option<&Directory> {
         None
@@ -82,6 +87,12 @@ impl SlotCgroup {
                 path: leaf.path().to_owned(),
                 source,
             })
+    }
+
+    /// The directories of the slot's cgroups that all its sandboxes are in (v1).
+    #[must_use]
+    pub fn shown(&self) -> Vec<(Hierarchy, PathBuf)> {
+        self.parts.iter().flat_map(|part| part.shown()).collect()
     }
 
     /// Lets a spawner that runs as `uid` clone into this slot's leaves (v2). No other slot opens to it.

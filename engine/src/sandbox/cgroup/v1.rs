@@ -4,12 +4,15 @@
 //! emptying the cgroup in between.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
+use super::Hierarchy;
 use super::counters::Counters;
 use super::directory::Directory;
 use super::error::CgroupError;
@@ -29,7 +32,21 @@ pub(super) struct Tree {
     groups: Vec<(Vec<&'static str>, Directory)>,
     /// Where the engine's cgroups were made: what a sweep looks through.
     bases: Vec<Directory>,
+    processors: Option<Processors>,
 }
+
+/// The engine's cgroup of `cpuset`, with all processors of the one that it is in. The launcher lives in it, and with it every
+/// sandbox. It limits nothing: Java believes its cgroups only where it finds this one too, and the engine's own would show
+/// what else the host has.
+#[derive(Debug)]
+struct Processors {
+    base: Directory,
+    group: Directory,
+}
+
+/// The controller of [`Processors`].
+pub(super) const PROCESSORS: &str = "cpuset";
+const PROCS: &str = "cgroup.procs";
 
 impl Tree {
     /// Makes the cgroup `name` for `controller` below `base`, unless one for a controller mounted with it is there.
@@ -51,16 +68,66 @@ impl Tree {
         Ok(())
     }
 
+    /// Makes the cgroup `name` of `cpuset` below `base`, and moves the launcher into it.
+    pub(super) fn add_processors(
+        &mut self,
+        base: &Path,
+        name: &str,
+        launcher: u32,
+    ) -> Result<(), CgroupError> {
+        let base = Directory::open(base)?;
+        let group = base.make_locked(name)?;
+        let moved = (|| {
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                group.write(file, base.read(file)?.trim_end())?;
+            }
+            let pid = i32::try_from(launcher).ok().and_then(Pid::from_raw);
+            let before = sched_getaffinity(pid);
+            group.write(PROCS, &launcher.to_string())?;
+            if let Ok(before) = before {
+                // Older kernels forget which processors a process was given when they move it.
+                let _ = sched_setaffinity(pid, &before);
+            }
+            Ok(())
+        })();
+        match moved {
+            Ok(()) => {
+                self.processors = Some(Processors { base, group });
+                Ok(())
+            }
+            Err(error) => {
+                let _ = group.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the launcher goes when it is to remove what the engine made.
+    pub(super) fn way_out(&self) -> Option<PathBuf> {
+        let processors = self.processors.as_ref()?;
+        Some(processors.base.path().join(PROCS))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
     pub(super) fn groups(&self) -> impl Iterator<Item = &Directory> {
-        self.groups.iter().map(|(_, group)| group)
+        let processors = self.processors.iter().map(|made| &made.group);
+        self.groups.iter().map(|(_, group)| group).chain(processors)
     }
 
-    pub(super) fn bases(&self) -> &[Directory] {
-        &self.bases
+    pub(super) fn hierarchies(&self) -> impl Iterator<Item = Hierarchy> {
+        let groups = self.groups.iter();
+        let processors = self.processors.iter();
+        groups
+            .map(|(controllers, _)| Hierarchy::of(controllers.iter().copied()))
+            .chain(processors.map(|_| Hierarchy::of([PROCESSORS])))
+    }
+
+    pub(super) fn bases(&self) -> impl Iterator<Item = &Directory> {
+        let processors = self.processors.iter().map(|made| &made.base);
+        self.bases.iter().chain(processors)
     }
 
     pub(super) fn slot(&self, name: &str) -> Result<Slot, CgroupError> {
@@ -75,6 +142,8 @@ impl Tree {
                 }
             };
             slot.all.push(made.clone());
+            slot.hierarchies
+                .push(Hierarchy::of(controllers.iter().copied()));
             for controller in controllers {
                 match *controller {
                     "memory" => slot.memory = Some(made.clone()),
@@ -84,6 +153,10 @@ impl Tree {
                 }
             }
         }
+        slot.processors = self
+            .processors
+            .as_ref()
+            .map(|made| made.group.path().to_owned());
         if let Some(memory) = &slot.memory {
             // Where swap is not accounted this alone keeps a sandbox from growing past its cap into swap.
             memory.write_optional("memory.swappiness", "0")?;
@@ -93,9 +166,8 @@ impl Tree {
     }
 
     pub(super) fn remove(&self) -> Result<(), CgroupError> {
-        self.groups
-            .iter()
-            .map(|(_, group)| group.remove_tree())
+        self.groups()
+            .map(Directory::remove_tree)
             .fold(Ok(()), Result::and)
     }
 }
@@ -116,6 +188,10 @@ pub(super) struct Slot {
     cpu: Option<Arc<Directory>>,
     cpuacct: Option<Arc<Directory>>,
     all: Vec<Arc<Directory>>,
+    /// Of which each of `all` is.
+    hierarchies: Vec<Hierarchy>,
+    /// The one that all slots share.
+    processors: Option<PathBuf>,
     /// What the cgroups hold now; a new cgroup is uncapped.
     applied: Limits,
     pids_max: Option<u64>,
@@ -194,6 +270,18 @@ fn apply_cpu(cpu: &Directory, millicores: Option<u64>) -> Result<(), CgroupError
 }
 
 impl Part for Slot {
+    fn shown(&self) -> Vec<(Hierarchy, PathBuf)> {
+        let paths = self.all.iter().map(|made| made.path().to_owned());
+        let shared = self.processors.iter();
+        let shared = shared.map(|path| (Hierarchy::of([PROCESSORS]), path.clone()));
+        self.hierarchies
+            .iter()
+            .cloned()
+            .zip(paths)
+            .chain(shared)
+            .collect()
+    }
+
     fn mechanism(&self, resource: Resource, _max: Option<u64>) -> EnforcedBy {
         let directory = match resource {
             Resource::Memory => &self.memory,
