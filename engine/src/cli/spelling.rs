@@ -2,7 +2,7 @@
 //! `--memory-mb`, and `enforce_limits=False` is `--no-enforce-limits`.
 
 /// The options of the contract that have a flag.
-const FLAGS: [(&str, &str); 8] = [
+const FLAGS: [(&str, &str); 11] = [
     ("memory_mb", "--memory-mb"),
     ("pids", "--pids"),
     ("cpus", "--cpus"),
@@ -11,6 +11,9 @@ const FLAGS: [(&str, &str); 8] = [
     ("mounts", "--mount"),
     ("workspace", "--workspace"),
     ("language", "--language"),
+    ("security_profile", "--security-profile"),
+    ("cap_drop", "--cap-drop"),
+    ("user", "--user"),
 ];
 
 /// Those that a sentence advises with a value, and the flag stands for both.

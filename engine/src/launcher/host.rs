@@ -14,11 +14,12 @@ use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
     TreeRequest,
 };
-use super::{realm, scratch};
-use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
+use super::{realm, scratch, subordinate};
+use crate::sandbox::identity::{BOX_ID, HostIds, Mode, RANGE_FIRST};
 use crate::sandbox::plan::{Context, Step, StepError};
 use crate::sandbox::rootfs::{self, RootSpec};
 use crate::sandbox::{seccomp, tree};
+use crate::spec::Profile;
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::exit_now;
 use crate::sys::mount::{Attributes, set_attributes};
@@ -37,8 +38,10 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     };
     signal::block_all().at(Step::Realm, "signals")?;
     // Compiled here once, so that what is forked from here has them.
-    seccomp::base_filter();
-    seccomp::step_filter();
+    for profile in [Profile::Default, Profile::Untrusted] {
+        seccomp::base_filter(profile);
+        seccomp::step_filter(profile);
+    }
     seccomp::pin_filter();
     let mut launcher = Launcher {
         mode,
@@ -50,7 +53,10 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
         cgroups: Vec::new(),
     };
     fs::create_dir_all(&launcher.roots_at).at(Step::RootTmpfs, "the engine's directory")?;
-    let ready: Result<Ready, StepError> = Ok(Ready { mode });
+    let ready: Result<Ready, StepError> = Ok(Ready {
+        mode,
+        range: subordinate::available(mode),
+    });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
     retire_stale(&setup, mode).at(Step::Realm, "a cleaner")?;
     while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
@@ -101,12 +107,12 @@ fn reap() {
 pub(super) fn enter_namespaces() -> Result<Mode, StepError> {
     let mode = Mode::of_this_process().at(Step::UserNamespace, "capabilities")?;
     if let Mode::Rootless { uid, gid } = mode {
+        let mapper = subordinate::mapper(uid, gid).at(Step::UserNamespace, "ids")?;
         namespace::unshare(Namespaces::USER).at(Step::UserNamespace, "unshare")?;
-        write_proc("/proc/self/setgroups", "deny").at(Step::UserNamespace, "setgroups")?;
-        write_proc("/proc/self/uid_map", &format!("{BOX_ID} {uid} 1"))
-            .at(Step::UserNamespace, "uid_map")?;
-        write_proc("/proc/self/gid_map", &format!("{BOX_ID} {gid} 1"))
-            .at(Step::UserNamespace, "gid_map")?;
+        let mapped = mapper.map_or(Ok(false), subordinate::Mapper::map);
+        if !mapped.at(Step::UserNamespace, "ids")? {
+            map_one_id(uid, gid)?;
+        }
     }
     namespace::unshare(Namespaces::MOUNT).at(Step::MountNamespace, "unshare")?;
     // Mounts that the host makes later still arrive; ours never leave.
@@ -116,6 +122,21 @@ pub(super) fn enter_namespaces() -> Result<Mode, StepError> {
     )
     .at(Step::MountNamespace, "propagation")?;
     Ok(mode)
+}
+
+/// The one id that needs nobody's leave. Of two maps one may have been written already.
+fn map_one_id(uid: u32, gid: u32) -> Result<(), StepError> {
+    let is_empty = |map: &str| fs::read_to_string(map).is_ok_and(|text| text.trim().is_empty());
+    if is_empty("/proc/self/uid_map") {
+        write_proc("/proc/self/uid_map", &format!("{BOX_ID} {uid} 1"))
+            .at(Step::UserNamespace, "uid_map")?;
+    }
+    if is_empty("/proc/self/gid_map") {
+        write_proc("/proc/self/setgroups", "deny").at(Step::UserNamespace, "setgroups")?;
+        write_proc("/proc/self/gid_map", &format!("{BOX_ID} {gid} 1"))
+            .at(Step::UserNamespace, "gid_map")?;
+    }
+    Ok(())
 }
 
 fn write_proc(path: &str, text: &str) -> io::Result<()> {
@@ -279,9 +300,13 @@ impl Launcher {
             // Where a file system of the tree cannot translate owners they show as nobody's, and nothing else changes.
             let _ = set_attributes(clone.as_fd(), map, true);
         }
+        let request = ToRealm {
+            role,
+            profile: root.profile,
+        };
         let mut beside = vec![clone.as_fd()];
         beside.extend(descriptors.iter().map(AsFd::as_fd));
-        datagram::send(realm.socket.as_fd(), &ToRealm { role }, &beside)
+        datagram::send(realm.socket.as_fd(), &request, &beside)
             .at(Step::Realm, format!("realm {id}"))
     }
 
@@ -325,6 +350,7 @@ impl Launcher {
         let clone = tree::clone_at(&source, false).at(Step::CloneTree, operand.clone())?;
         let attributes = Attributes {
             read_only: request.read_only,
+            no_exec: request.no_exec,
             no_suid: true,
             no_dev: true,
             private: true,
@@ -353,10 +379,15 @@ impl Launcher {
         if let std::collections::hash_map::Entry::Vacant(entry) =
             self.owner_maps.entry((id, uid, gid))
         {
-            let namespace = user_namespace(
-                &format!("{uid} {} 1", ids.user()),
-                &format!("{gid} {} 1", ids.user()),
-            )
+            // Ids of the range are on disk what they are for the host, as long as they are there.
+            let line = |owner| {
+                let user = format!("{owner} {} 1\n", ids.user());
+                match ids.range() {
+                    Some(first) => format!("{user}{first} {first} {RANGE_FIRST}\n"),
+                    None => user,
+                }
+            };
+            let namespace = user_namespace(&line(uid), &line(gid))
             .at(Step::MapOwners, format!("owner {uid}:{gid}"))?;
             entry.insert(namespace);
         }

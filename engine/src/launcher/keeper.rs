@@ -12,6 +12,7 @@ use super::realm::Inherited;
 use super::spawner;
 use crate::sandbox::plan::{Context, KEEPER, Step, StepError};
 use crate::sandbox::tree;
+use crate::spec::Profile;
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
 use crate::workspace::{
@@ -47,7 +48,7 @@ pub fn main(inherited: Inherited) -> ! {
 fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     let mut root = Some(root);
     for step in KEEPER {
-        spawner::one(*step, &mut root, &[])?;
+        spawner::one(*step, &mut root, &[], Profile::Default)?;
     }
     let attach = datagram::receive::<ToKeeper>(engine.as_fd()).at(Step::AttachMount, "engine")?;
     let Some((ToKeeper::Attach { given }, descriptors)) = attach else {

@@ -9,6 +9,7 @@ use crate::sandbox::identity::Mode;
 use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
+use crate::spec::Profile;
 use crate::workspace::FileError;
 
 /// Names a realm: all processes of one host id.
@@ -42,6 +43,8 @@ pub struct Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
     pub mode: Mode,
+    /// Whether realms have ids that code can become, and if not, why.
+    pub range: Result<(), String>,
 }
 
 /// A request to the launcher; the answer bears the same number.
@@ -77,6 +80,7 @@ pub struct TreeRequest {
     /// Device and inode of what was judged.
     pub identity: Option<(u64, u64)>,
     pub read_only: bool,
+    pub no_exec: bool,
     /// Map the source's owner to the sandbox's user, so that files come out owned by who owned the directory.
     pub map_owner: bool,
 }
@@ -105,6 +109,8 @@ pub enum LauncherReply {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ToRealm {
     pub role: Role,
+    /// Of what lives in that root.
+    pub profile: Profile,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

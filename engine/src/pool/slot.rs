@@ -224,10 +224,11 @@ impl Slot {
             None => None,
         };
         let fork = Fork {
-            users: spec.tasks.is_some(),
+            users: spec.own_users(),
             leaf: leaf.is_some(),
             tasks: spec.tasks,
             pinned: spec.pinned,
+            kept: spec.kept.bits(),
             environment,
         };
         let ways = std::mem::take(&mut skeleton.ways);

@@ -40,6 +40,8 @@ const MEMORY_PART: u64 = 20;
 pub struct TemplateKey {
     pub realm: RealmId,
     pub root: RootSpec,
+    /// The only session that has it; none: all that agree in the rest.
+    pub session: Option<String>,
     pub preload: Vec<String>,
     /// A session's packages, where some of the above are imported from: device and inode of the directory too.
     pub deps: Option<(PathBuf, (u64, u64))>,
@@ -256,6 +258,7 @@ impl Templates {
                     source: source.clone(),
                     identity: Some(*identity),
                     read_only: true,
+                    no_exec: false,
                     map_owner: true,
                 };
                 Some(self.launcher.clone_tree(request).await?.0)
@@ -284,6 +287,12 @@ impl Templates {
     /// A realm is over.
     pub fn forget(&self, realm: RealmId) {
         self.entries().retain(|key, _| key.realm != realm);
+    }
+
+    /// A session is over: what only that had is of no use to anybody.
+    pub fn forget_session(&self, session: &str) {
+        self.entries()
+            .retain(|key, _| key.session.as_deref() != Some(session));
     }
 
     /// Those that stand.

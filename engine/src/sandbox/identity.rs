@@ -1,4 +1,5 @@
-//! Who the sandbox is for the host. The code sees uid and gid 1000; the host sees an id that owns nothing.
+//! Who the sandbox is for the host. In its realm it is uid and gid 1000, which the code sees too unless it was asked to see
+//! another; the host sees an id that owns nothing.
 
 use std::fs;
 use std::io;
@@ -6,14 +7,79 @@ use std::io;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Interpreter;
+use crate::spec::{DEFAULT_ID, Interpreter};
 
-/// The uid and gid that the code sees.
-pub const BOX_ID: u32 = 1000;
-/// The name of that id in the sandbox's passwd and group files.
-pub const BOX_NAME: &str = "user";
+/// The uid and gid of a sandbox in its realm.
+pub const BOX_ID: u32 = DEFAULT_ID;
 
-/// The home of that name. A caller whose interpreter lies below a directory of the same name gets another, so that
+/// The first of the realm's ids that no file of an image has: code that keeps capabilities can become one of these.
+pub const RANGE_FIRST: u32 = BLOCK;
+
+/// Who the code is in its sandbox, and who else is there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    pub others: Others,
+}
+
+/// The ids of a sandbox beside the code's own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub enum Others {
+    /// Those of the image, under their own numbers: files show whose they are.
+    Image,
+    /// Ids that own nothing, under the numbers of an image. Those of the image are nobody's: who could become their owner
+    /// could read what is only theirs.
+    Range,
+    /// None: whatever is not the code's is nobody's.
+    None,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self {
+            uid: BOX_ID,
+            gid: BOX_ID,
+            others: Others::Image,
+        }
+    }
+}
+
+impl Identity {
+    /// The lines for the `uid_map` or `gid_map` of a user namespace in which [`BOX_ID`] of the one around it is `seen`.
+    /// `around`: the map of that one.
+    #[must_use]
+    pub fn lines(self, seen: u32, around: &str) -> String {
+        let (from, to, less) = match self.others {
+            Others::Image => (0, RANGE_FIRST, 0),
+            Others::Range => (RANGE_FIRST, 2 * RANGE_FIRST, RANGE_FIRST),
+            Others::None => (0, 0, 0),
+        };
+        let mut lines = format!("{seen} {BOX_ID} 1\n");
+        for line in around.lines() {
+            let mut words = line.split_whitespace().map(str::parse::<u64>);
+            let (Some(Ok(first)), _, Some(Ok(count))) = (words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            let end = (first + count).min(u64::from(to));
+            let mut at = first.max(u64::from(from));
+            // Neither another way to the code's own id, nor another id under its number.
+            let mut holes = [BOX_ID, seen.saturating_add(less)].map(u64::from);
+            holes.sort_unstable();
+            for hole in holes.into_iter().chain([end]) {
+                let stop = hole.min(end);
+                if at < stop {
+                    lines += &format!("{} {at} {}\n", at - u64::from(less), stop - at);
+                }
+                at = at.max(hole + 1);
+            }
+        }
+        lines
+    }
+}
+
+/// The home of the sandbox's user. A caller whose interpreter lies below a directory of the same name gets another, so that
 /// neither covers the other.
 #[must_use]
 pub fn home(interpreter: Option<&Interpreter>) -> &'static str {
@@ -40,7 +106,8 @@ fn free_of(
     if taken { other } else { usual }
 }
 
-/// Ids that one realm takes when the map is wide enough: then on-disk owners below this number keep their numbers.
+/// Half of the ids that one realm takes when the map is wide enough: on-disk owners below this number keep their numbers,
+/// and the other half is the range of code that keeps capabilities.
 const BLOCK: u32 = 65_536;
 
 /// Whose rights the engine has.
@@ -110,12 +177,12 @@ impl HostIds {
         let top = top_of("/proc/self/uid_map")?.min(top_of("/proc/self/gid_map")?);
         if top >= 1 << 24 {
             // The topmost block holds (uid_t)-1 and the overflow ids of some systems: leave it.
-            let blocks = top / BLOCK - 1;
-            let block = blocks - 1 - index % (blocks / 2);
+            let pairs = (top / BLOCK - 1) / 2;
+            let pair = pairs - 1 - index % (pairs / 2);
             return Ok(Self {
-                base: block * BLOCK,
+                base: pair * 2 * BLOCK,
                 first: 0,
-                count: BLOCK,
+                count: 2 * BLOCK,
             });
         }
         Ok(Self {
@@ -129,6 +196,16 @@ impl HostIds {
     #[must_use]
     pub const fn user(self) -> u32 {
         self.base + (BOX_ID - self.first)
+    }
+
+    /// The first host id of the range, where the map has room for one.
+    #[must_use]
+    pub const fn range(self) -> Option<u32> {
+        if self.count > RANGE_FIRST {
+            Some(self.base + RANGE_FIRST)
+        } else {
+            None
+        }
     }
 
     /// The line for `uid_map` and `gid_map`.
@@ -161,6 +238,61 @@ mod tests {
         assert!(maps_root_to_root("         0          0 4294967295\n"));
         assert!(!maps_root_to_root("         0     100000      65536\n"));
         assert!(!maps_root_to_root("      1000          0          1\n"));
+    }
+
+    fn lines(uid: u32, others: Others, around: &str) -> Vec<String> {
+        let identity = Identity {
+            uid,
+            gid: uid,
+            others,
+        };
+        let lines = identity.lines(uid, around);
+        lines.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_code_is_one_id_of_its_realm_under_whatever_number() {
+        let root = "0 4294705152 131072\n";
+        let rootless = "1000 500 1\n";
+        let with_range = "1000 500 1\n65536 100000 65536\n";
+        for around in [root, rootless, with_range] {
+            assert_eq!(lines(7, Others::None, around), ["7 1000 1"]);
+        }
+        assert_eq!(
+            lines(1000, Others::Image, root),
+            ["1000 1000 1", "0 0 1000", "1001 1001 64535"]
+        );
+        assert_eq!(
+            lines(0, Others::Image, root),
+            ["0 1000 1", "1 1 999", "1001 1001 64535"]
+        );
+        assert_eq!(
+            lines(70_000, Others::Image, root),
+            ["70000 1000 1", "0 0 1000", "1001 1001 64535"]
+        );
+        assert_eq!(lines(0, Others::Image, rootless), ["0 1000 1"]);
+    }
+
+    #[test]
+    fn what_code_can_become_is_no_id_of_the_image() {
+        let root = "0 4294705152 131072\n";
+        let with_range = "1000 500 1\n65536 100000 1000\n";
+        assert_eq!(
+            lines(0, Others::Range, root),
+            ["0 1000 1", "1 65537 65535"]
+        );
+        assert_eq!(
+            lines(1000, Others::Range, root),
+            ["1000 1000 1", "0 65536 1000", "1001 66537 64535"]
+        );
+        assert_eq!(
+            lines(0, Others::Range, with_range),
+            ["0 1000 1", "1 65537 999"]
+        );
+        assert_eq!(
+            lines(0, Others::Range, "1000 500 1\n"),
+            ["0 1000 1"]
+        );
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::SessionError;
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
+use crate::pool::Launcher;
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
-use crate::spec::SandboxSpec;
+use crate::spec::{Profile, SandboxSpec, User};
 
 /// The limits and what keeps them. Refuses a limit that cannot bind, unless the caller said that it need not.
 pub(super) fn limits(
@@ -68,21 +69,71 @@ fn cannot_bind(
     }
 }
 
+/// Refuses capabilities that there are no ids for.
+pub(super) fn capabilities(launcher: &Launcher, spec: &SandboxSpec) -> Result<(), SessionError> {
+    let Err(why) = &launcher.range else {
+        return Ok(());
+    };
+    if spec.kept.is_empty() {
+        return Ok(());
+    }
+    let (who, mend) = match launcher.mode {
+        Mode::Rootless { .. } => (
+            "ids of /etc/subuid and /etc/subgid",
+            Some(
+                "install newuidmap and newgidmap (the package uidmap or shadow-utils), and as root: \
+                 usermod --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\"",
+            ),
+        ),
+        Mode::Root => ("ids of its own, as /etc/subuid gives to users", None),
+    };
+    Err(SessionError::Unavailable {
+        what: format!(
+            "cap_drop keeps capabilities, and those need {who}, which there are none of: {why}; leave cap_drop out"
+        ),
+        mend: mend.map(str::to_owned),
+    })
+}
+
 /// The layers in force, for results.
-pub(super) fn isolation(mode: Mode) -> Vec<String> {
+pub(super) fn isolation(mode: Mode, spec: &SandboxSpec) -> Vec<String> {
     let mut layers: Vec<String> = [
         "namespaces: user pid mount net ipc uts cgroup",
         "root: read-only",
         "network: loopback only",
-        "capabilities: none",
-        "no_new_privs",
-        "seccomp: allowlist, kill list by notification",
     ]
     .map(str::to_owned)
     .into();
+    let kept: Vec<_> = spec.kept.names().collect();
+    layers.push(if kept.is_empty() {
+        "capabilities: none".to_owned()
+    } else {
+        format!("capabilities: {} within the sandbox", kept.join(" "))
+    });
+    layers.push("no_new_privs".to_owned());
+    match spec.profile {
+        Profile::Default => layers.push("seccomp: allowlist, kill list by notification".to_owned()),
+        Profile::Untrusted => layers.extend(
+            [
+                "profile: untrusted",
+                "seccomp: allowlist, everything else ends the step",
+                "exec: nothing that the code can write",
+                "unix sockets: pairs only",
+                "proc: the code's own processes only",
+            ]
+            .map(str::to_owned),
+        ),
+    }
     layers.push(match mode {
         Mode::Root => "identity: a host id of this session's own".to_owned(),
         Mode::Rootless { .. } => "identity: the caller's host id".to_owned(),
     });
+    if !kept.is_empty() {
+        layers.push("ids: a range, given back after each step".to_owned());
+    }
+    let User { uid, gid, name } = &spec.user;
+    if spec.user != User::default() {
+        layers.push(format!("user: {name} ({uid}:{gid})"));
+    }
     layers
 }

@@ -43,6 +43,7 @@ impl Engine {
         if self.mode() == Mode::Root {
             self.inner.templates.forget(session.realm);
         }
+        self.inner.templates.forget_session(&session.id);
         self.inner.spares.release_realm(session.realm).await;
         let directory = session.directory.clone();
         let slots = Arc::clone(&session.slots);

@@ -15,10 +15,11 @@ use crate::bytecode::{Building, COMPILER, DEPS, UnpackError};
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Attachment, PoolError, Seed, Slot};
+use crate::sandbox::identity::Identity;
 use crate::sandbox::init::Request;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::{Limits, Mount, Tmpfs};
+use crate::spec::{Capabilities, Limits, Mount, Tmpfs};
 use crate::supervise::{Observed, Orders, watch};
 
 /// How long a compile waits after the session that wants it: the first steps have the processors.
@@ -206,6 +207,7 @@ impl Compile {
             source: mount.source.clone(),
             identity: Some(mount.identity),
             read_only: true,
+            no_exec: false,
             map_owner: true,
         };
         let (tree, _, _) = self.engine.inner.launcher.clone_tree(request).await?;
@@ -275,6 +277,9 @@ impl Compile {
             tasks: Some(TASKS)
                 .filter(|_| cgroups.mechanism(Resource::Pids, Some(TASKS)) == EnforcedBy::Rlimit),
             pinned: false,
+            identity: Identity::default(),
+            kept: Capabilities::NONE,
+            profile: self.root.profile,
             watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
             joinable: false,
         }

@@ -131,9 +131,10 @@ impl Engine {
         &self,
         spec: &SandboxSpec,
     ) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
+        check::capabilities(&self.inner.launcher, spec)?;
         Ok((
             check::limits(&self.inner.cgroups, spec)?,
-            check::isolation(self.mode()),
+            check::isolation(self.mode(), spec),
         ))
     }
 

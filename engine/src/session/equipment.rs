@@ -11,6 +11,7 @@ use super::slots::{Kind, Ready, SessionMount, Slots};
 use crate::launcher::message::TreeRequest;
 use crate::pool::{Attachment, Booted, PoolError, Skeleton, Slot};
 use crate::sandbox::identity::{home, temporary};
+use crate::spec::Profile;
 
 /// How long a fork ahead may take.
 const FORK_PATIENCE: Duration = Duration::from_secs(5);
@@ -155,6 +156,7 @@ impl Slots {
             source: mount.source.clone(),
             identity: mount.identity,
             read_only: mount.read_only,
+            no_exec: self.no_exec(mount),
             map_owner: true,
         };
         let (tree, mapped, _) = self.launcher.clone_tree(request).await?;
@@ -174,6 +176,12 @@ impl Slots {
             return self.borrow(mount.source.clone(), tree).await;
         }
         Ok(tree)
+    }
+
+    /// Nothing that untrusted code can write is executed, nor what lies in a place where it can.
+    fn no_exec(&self, mount: &SessionMount) -> bool {
+        self.skeleton.profile == Profile::Untrusted
+            && (!mount.read_only || mount.target.starts_with(WORKSPACE))
     }
 
     async fn borrow(&self, source: PathBuf, tree: OwnedFd) -> Result<OwnedFd, PoolError> {

@@ -331,6 +331,7 @@ impl Engine {
         let environment = environment::build(
             session.interpreter.as_ref(),
             &limits,
+            (&session.spec.user, session.spec.profile),
             environment::Python {
                 bytecode: slot.bytecode == Some(true),
                 deps: session.spec.deps().is_some(),

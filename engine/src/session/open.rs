@@ -16,11 +16,11 @@ use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Keeper, PoolError};
 use crate::sandbox::cgroup::Cgroups;
-use crate::sandbox::identity::Mode;
+use crate::sandbox::identity::{Identity, Mode, Others};
 use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::{Interpreter, Limits, SandboxSpec, WorkspaceSource, shm_size};
+use crate::spec::{Interpreter, Limits, Profile, SandboxSpec, WorkspaceSource, shm_size};
 use crate::workspace::source::create_workspace;
 
 /// Directories that programs expect in the cache, as the sandbox's user's own.
@@ -28,6 +28,7 @@ const CACHE_PARTS: &[&str] = &["cargo", "go-build", "matplotlib", "npm", "pip"];
 
 impl Engine {
     pub async fn create_session(&self, spec: SandboxSpec) -> Result<SessionView, SessionError> {
+        check::capabilities(&self.inner.launcher, &spec)?;
         let limits = check::limits(&self.inner.cgroups, &spec)?;
         let interpreter = match &spec.interpreter {
             Some(interpreter) => Some(interpreter.clone()),
@@ -103,7 +104,7 @@ impl Engine {
         let posture = Posture {
             realm,
             skeleton: skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
-            warm: Warm::new(self.inner.templates.clone(), &spec, realm.0, &root),
+            warm: Warm::new(self.inner.templates.clone(), &spec, (realm.0, &id), &root),
             root,
             kept: kept(&spec),
             mounts: mounts(&spec, &workspace, directory),
@@ -132,7 +133,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let mut isolation = check::isolation(launcher.mode);
+        let mut isolation = check::isolation(launcher.mode, &spec);
         if launcher.mode == Mode::Root {
             isolation.extend(slots.owners.described().map(str::to_owned));
         }
@@ -262,6 +263,8 @@ fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
     RootSpec {
         interpreter,
         mount_points,
+        user: spec.user.clone(),
+        profile: spec.profile,
     }
 }
 
@@ -305,9 +308,27 @@ fn skeleton_spec(
         shown,
         tasks: pids.filter(|_| kept_by(Resource::Pids, pids) == Some(EnforcedBy::Rlimit)),
         pinned: kept_by(Resource::Cpu, cpu) == Some(EnforcedBy::Throttle),
+        identity: identity(spec),
+        kept: spec.kept,
+        profile: spec.profile,
         // A step may have a limit where its session has none.
         watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
         joinable: interpreter.is_some() && spec.prewarm != Some(0),
+    }
+}
+
+/// Who the code is, and whom it can see beside itself.
+fn identity(spec: &SandboxSpec) -> Identity {
+    Identity {
+        uid: spec.user.uid,
+        gid: spec.user.gid,
+        others: if spec.profile == Profile::Untrusted {
+            Others::None
+        } else if spec.kept.is_empty() {
+            Others::Image
+        } else {
+            Others::Range
+        },
     }
 }
 

@@ -186,6 +186,7 @@ impl Run<'_> {
         let environment = environment::build(
             self.session.interpreter.as_ref(),
             &self.limits,
+            (&spec.user, spec.profile),
             environment::Python {
                 bytecode: slot.bytecode == Some(true),
                 deps: spec.deps().is_some(),

@@ -116,7 +116,7 @@ fn fall(fork: &Fork<'_>) -> Result<(), (Place, Errno)> {
     process::new_keyring();
     process::umask(0o022);
     limits(fork.tasks).map_err(at(Place::Limits))?;
-    process::drop_capabilities(fork.users).map_err(at(Place::Capabilities))?;
+    process::drop_capabilities(fork.users, fork.kept).map_err(at(Place::Capabilities))?;
     let filters = filters().ok_or((Place::Filter, EINVAL))?;
     let listener = process::load_filter(filters.step, true).map_err(at(Place::Filter))?;
     // Init can be told of this process only when it is its child.

@@ -130,6 +130,8 @@ pub struct Fork<'a> {
     /// Tasks of the code, where a limit of its user namespace counts them.
     pub tasks: Option<u64>,
     pub pinned: bool,
+    /// Capabilities of the code.
+    pub kept: u64,
     /// What the code's environment will most likely be.
     pub environment: Strings<'a>,
 }
@@ -147,6 +149,7 @@ impl<'a> Order<'a> {
                     _ => Some(reader.number()?),
                 },
                 pinned: reader.boolean()?,
+                kept: reader.number()?,
                 environment: reader.strings(2)?,
             })),
             _ => None,

@@ -347,17 +347,22 @@ fn prctl(arguments: [usize; 3]) -> Answer<()> {
     unsafe { call(number::PRCTL, [option, first, second, 0, 0]) }.map(drop)
 }
 
-/// Leaves this process no capability. `bounding`: nor one to gain, which a new user namespace has given back.
-pub fn drop_capabilities(bounding: bool) -> Answer<()> {
+/// Leaves this process no capability but `kept`, which what it executes has too. `bounding`: nor one to gain, which a new
+/// user namespace has given back.
+pub fn drop_capabilities(bounding: bool, kept: u64) -> Answer<()> {
     const SET_SECUREBITS: usize = 28;
     /// `NOROOT`, `NO_SETUID_FIXUP`, `NO_CAP_AMBIENT_RAISE`, and the lock of each.
     const LOCKED: usize = 0b1100_1111;
     const DROP_FROM_BOUNDING_SET: usize = 24;
     const AMBIENT: usize = 47;
+    const RAISE: usize = 2;
     const CLEAR_ALL: usize = 4;
+    let is_kept = |capability: &usize| kept >> *capability & 1 == 1;
     if bounding {
-        prctl([SET_SECUREBITS, LOCKED, 0])?;
-        for capability in 0..64 {
+        if kept == 0 {
+            prctl([SET_SECUREBITS, LOCKED, 0])?;
+        }
+        for capability in (0..64).filter(|capability| !is_kept(capability)) {
             match prctl([DROP_FROM_BOUNDING_SET, capability, 0]) {
                 Ok(()) => {}
                 // Past the last one of this kernel.
@@ -369,15 +374,19 @@ pub fn drop_capabilities(bounding: bool) -> Answer<()> {
     prctl([AMBIENT, CLEAR_ALL, 0])?;
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0];
-    let none = [0_u32; 6];
+    let (low, high) = (kept as u32, (kept >> 32) as u32);
+    let sets = [low, low, low, high, high, high];
     // SAFETY: the header of version 3, and two sets of three words.
     unsafe {
         call(
             number::CAPSET,
-            [header.as_ptr() as usize, none.as_ptr() as usize],
+            [header.as_ptr() as usize, sets.as_ptr() as usize],
         )
+    }?;
+    for capability in (0..64).filter(is_kept) {
+        prctl([AMBIENT, RAISE, capability])?;
     }
-    .map(drop)
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug)]
