@@ -10,11 +10,13 @@ use std::rc::Rc;
 use super::message::{Changes, FromKeeper, Listing, ToKeeper};
 use super::realm::Inherited;
 use super::spawner;
+use crate::sandbox::identity::{BOX_ID, RANGE_FIRST};
 use crate::sandbox::plan::{Context, KEEPER, Step, StepError};
 use crate::sandbox::tree;
 use crate::spec::Profile;
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
+use crate::workspace::ownership::{Owner, take_back};
 use crate::workspace::{
     Budget, FileError, FileReason, PendingWrite, Snapshot, Tree, Watch, WorkspacePath, diff,
     display,
@@ -58,6 +60,7 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     let mut keeper = Keeper {
         tree: attach_tree(descriptors.next(), WORKSPACE)?,
         scratch: attach_tree(descriptors.next(), SCRATCH)?,
+        others: descriptors.collect(),
         given,
         latest: None,
         held: HashMap::new(),
@@ -104,6 +107,8 @@ fn send(engine: &OwnedFd, answer: &FromKeeper, beside: Option<&OwnedFd>) -> Resu
 struct Keeper {
     tree: Tree,
     scratch: Tree,
+    /// Of the caller's mounts those that code which keeps capabilities can write to.
+    others: Vec<OwnedFd>,
     /// The workspace is the caller's own: changes there may be a risk to the caller's tools.
     given: bool,
     latest: Option<Rc<Snapshot>>,
@@ -126,6 +131,7 @@ impl Keeper {
         self.tree.keep_usable()?;
         match request {
             ToKeeper::Attach { .. } => Err(broken("attached already")),
+            ToKeeper::TakeBack => self.take_back().map(done),
             ToKeeper::Begin { rescan, instead } => self.begin(rescan, instead),
             ToKeeper::Changes { since, instead } => self.changes(since, instead),
             ToKeeper::OpenRead { path, max } => {
@@ -178,6 +184,20 @@ impl Keeper {
                 self.scratch.clear().map(done)
             }
         }
+    }
+
+    /// All of it, whatever fails.
+    fn take_back(&self) -> Result<(), FileError> {
+        let user = Owner {
+            uid: BOX_ID,
+            gid: BOX_ID,
+        };
+        let trees = [&self.tree, &self.scratch].map(|tree| tree.take_back(RANGE_FIRST, user));
+        let others = self
+            .others
+            .iter()
+            .map(|tree| take_back(tree.as_fd(), RANGE_FIRST, user));
+        trees.into_iter().chain(others).fold(Ok(()), Result::and)
     }
 
     fn next(&mut self) -> u64 {

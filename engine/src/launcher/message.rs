@@ -133,10 +133,12 @@ pub enum FromSpawner {
 /// A request to a keeper; answers come in order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToKeeper {
-    /// Beside it: the workspace's tree, and that of the session's own directory.
+    /// Beside it: the workspace's tree, that of the session's own directory, and others that are to be taken back.
     Attach {
         given: bool,
     },
+    /// No code of the session runs: what belongs to ids of its range becomes its user's.
+    TakeBack,
     /// Looks at the tree now; what changes later counts from here. `rescan`: others than sandboxes may have written.
     /// `instead`: a snapshot to let go of.
     Begin {

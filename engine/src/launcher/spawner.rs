@@ -94,7 +94,12 @@ pub fn one(
         )
         .at(step, "/proc"),
         Step::PivotRoot => pivot_root().at(step, "/"),
-        Step::LoopbackUp => netdevice::loopback_up().at(step, "lo"),
+        Step::LoopbackUp => {
+            // Nobody's service can be taken the place of: a server listens where it always does. What an older kernel
+            // does not have, it does not give.
+            let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+            netdevice::loopback_up().at(step, "lo")
+        }
         Step::SessionKeyring => keyring::join_fresh().at(step, "session keyring"),
         Step::LockSecurebits => capabilities::lock_securebits().at(step, "securebits"),
         Step::DropBoundingSet => {

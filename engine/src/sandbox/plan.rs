@@ -365,7 +365,7 @@ impl Step {
             ),
             Self::LoopbackUp => (
                 "loopback-up",
-                "127.0.0.1 works in the slot's own network namespace, which has no other device",
+                "127.0.0.1 works in the slot's own network namespace, which has no other device; every port is free to listen on",
             ),
             Self::SessionKeyring => (
                 "session-keyring",

@@ -23,6 +23,22 @@ pub(super) fn limits(
             Some(_) => cgroups.mechanism(resource, max),
             None => EnforcedBy::None,
         };
+        let escapes = enforced_by == EnforcedBy::Rlimit && spec.kept.becomes_others();
+        if escapes && spec.enforce_limits {
+            return Err(SessionError::Unavailable {
+                what: format!(
+                    "{option} cannot be enforced on this host for code that keeps SETUID: tasks are counted for each \
+                     user, and it can become others; pass cap_drop=(\"SETUID\",), {option}=None for no limit, or \
+                     enforce_limits=False to run without it"
+                ),
+                mend: None,
+            });
+        }
+        let enforced_by = if escapes {
+            EnforcedBy::None
+        } else {
+            enforced_by
+        };
         if max.is_some() && enforced_by == EnforcedBy::None && spec.enforce_limits {
             return Err(cannot_bind(cgroups, resource, option, max));
         }

@@ -168,15 +168,26 @@ impl Engine {
         };
         let workspace = slots.tree(&tree(workspace, !given)).await?;
         let scratch = slots.tree(&tree(directory, true)).await?;
-        Ok(Keeper::make(
-            &slots.launcher,
-            slots.realm.0,
-            &slots.root,
-            [workspace.as_fd(), scratch.as_fd()],
-            given,
-        )
-        .await?)
+        let mut trees = vec![workspace, scratch];
+        if !spec.kept.is_empty() {
+            for mount in slots.mounts.iter().filter(|mount| is_given_up(mount)) {
+                trees.push(slots.tree(mount).await?);
+            }
+        }
+        let trees: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
+        let (launcher, realm) = (&slots.launcher, slots.realm.0);
+        let keeper = Keeper::make(launcher, realm, &slots.root, &trees, given).await?;
+        if !spec.kept.is_empty() {
+            // An engine that was killed could not.
+            keeper.take_back().await?;
+        }
+        Ok(keeper)
     }
+}
+
+/// Whether code can give away what is in a mount of the caller's.
+fn is_given_up(mount: &SessionMount) -> bool {
+    !mount.read_only && !mount.ours && mount.target != Path::new(WORKSPACE)
 }
 
 /// A mount point below the workspace is the caller's to make: nothing of ours is ever in there.

@@ -15,7 +15,7 @@ use super::slots::Kind;
 use super::warm::is_forkable;
 use crate::launcher::message::Changes;
 use crate::outcome::{
-    AppliedLimit, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
+    AppliedLimit, EnforcedBy, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
     classify,
 };
 use crate::pool::{Forked, PoolError, Skeleton, Slot};
@@ -163,6 +163,7 @@ impl Run<'_> {
     }
 
     pub(super) async fn changes(&self, since: Option<u64>) -> Result<Changes, SessionError> {
+        self.session.take_back(1).await;
         let Some(since) = since else {
             return Ok(Changes::default());
         };
@@ -337,6 +338,15 @@ impl Run<'_> {
             peak_memory: _,
         } = observed;
         let mut limits = applied;
+        for limit in &mut limits {
+            let unkept = |known: &AppliedLimit| {
+                known.resource == limit.resource && known.enforced_by == EnforcedBy::None
+            };
+            // What counts for others does not for code that can become others.
+            if limit.enforced_by == EnforcedBy::Rlimit && self.session.limits.iter().any(unkept) {
+                limit.enforced_by = EnforcedBy::None;
+            }
+        }
         limits.extend(
             self.session
                 .limits

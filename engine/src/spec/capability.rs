@@ -81,6 +81,12 @@ impl Capabilities {
         self.0 == 0
     }
 
+    /// Whether code that has these can take the ids of others.
+    #[must_use]
+    pub fn becomes_others(self) -> bool {
+        Self::named("SETUID").is_some_and(|setuid| self.0 & setuid.0 != 0)
+    }
+
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         (0..).zip(NAMES).filter_map(move |(number, name)| (self.0 >> number & 1 == 1).then_some(name))
     }

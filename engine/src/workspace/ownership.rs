@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, Gid, OFlags, Statx, Uid, chownat};
 use rustix::io::Errno;
 
 use super::walk::{Budget, Walk};
-use super::{FileError, MAX_PATH_BYTES, beneath};
+use super::{FileError, MAX_PATH_BYTES, beneath, rights};
 use crate::outcome::FileKind;
 
 const SET_ID: u32 = 0o6000;
@@ -48,7 +48,7 @@ pub struct Owner {
 /// The first failure, after which everything else is lent all the same.
 pub fn lend(root: BorrowedFd<'_>, lender: Owner, borrower: Owner) -> Result<(), FileError> {
     let exchange = Exchange {
-        from: lender,
+        from: From::One(lender),
         to: borrower,
         lending: true,
     };
@@ -61,7 +61,7 @@ pub fn lend(root: BorrowedFd<'_>, lender: Owner, borrower: Owner) -> Result<(), 
 /// As [`lend`].
 pub fn give_back(root: BorrowedFd<'_>, borrower: Owner, lender: Owner) -> Result<(), FileError> {
     let exchange = Exchange {
-        from: borrower,
+        from: From::One(borrower),
         to: lender,
         lending: false,
     };
@@ -73,9 +73,31 @@ pub fn give_back(root: BorrowedFd<'_>, borrower: Owner, lender: Owner) -> Result
     exchange.pass(root).map(drop)
 }
 
+/// Makes `owner` the owner of what belongs to ids from `first` on, at and below `root`: what code that may change owners
+/// has given to ids of its range.
+///
+/// # Errors
+/// As [`lend`].
+pub fn take_back(root: BorrowedFd<'_>, first: u32, owner: Owner) -> Result<(), FileError> {
+    let exchange = Exchange {
+        from: From::Range(first),
+        to: owner,
+        lending: false,
+    };
+    rights::with_ownership(|| exchange.pass(root).map(drop))
+}
+
+/// Whose entries change.
+#[derive(Clone, Copy)]
+enum From {
+    One(Owner),
+    /// Of each id from this one on, the uid and the gid for itself.
+    Range(u32),
+}
+
 #[derive(Clone, Copy)]
 struct Exchange {
-    from: Owner,
+    from: From,
     to: Owner,
     lending: bool,
 }
@@ -207,19 +229,29 @@ impl Exchange {
             FileKind::Device => false,
             _ => true,
         };
-        facts.stx_uid == self.from.uid && (!self.lending || lendable())
+        let owned = match self.from {
+            From::One(owner) => facts.stx_uid == owner.uid,
+            From::Range(first) => facts.stx_uid >= first || facts.stx_gid >= first,
+        };
+        owned && (!self.lending || lendable())
     }
 
     fn change(self, entry: BorrowedFd<'_>, facts: &Statx) -> Result<bool, Errno> {
-        if facts.stx_uid != self.from.uid {
+        let (uid, gid) = match self.from {
+            From::One(owner) => {
+                let uid = facts.stx_uid == owner.uid;
+                (uid, uid && facts.stx_gid == owner.gid)
+            }
+            From::Range(first) => (facts.stx_uid >= first, facts.stx_gid >= first),
+        };
+        if !uid && !gid {
             return Ok(false);
         }
-        let gid = (facts.stx_gid == self.from.gid).then(|| Gid::from_raw(self.to.gid));
         chownat(
             entry,
             c"",
-            Some(Uid::from_raw(self.to.uid)),
-            gid,
+            uid.then(|| Uid::from_raw(self.to.uid)),
+            gid.then(|| Gid::from_raw(self.to.gid)),
             AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW,
         )?;
         Ok(true)
