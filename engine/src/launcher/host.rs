@@ -388,7 +388,7 @@ impl Launcher {
                 }
             };
             let namespace = user_namespace(&line(uid), &line(gid))
-            .at(Step::MapOwners, format!("owner {uid}:{gid}"))?;
+                .at(Step::MapOwners, format!("owner {uid}:{gid}"))?;
             entry.insert(namespace);
         }
         let map = Attributes {

@@ -97,14 +97,7 @@ fn request(uid: u32, own: u32, which: usize) -> Result<Request, String> {
         .map(|place| Path::new(place).join(program))
         .find(|path| path.is_file())
         .ok_or_else(|| format!("{program}, which maps what {file} gives, is not installed"))?;
-    let words = [
-        BOX_ID,
-        own,
-        1,
-        RANGE_FIRST,
-        first,
-        count.min(RANGE_FIRST),
-    ];
+    let words = [BOX_ID, own, 1, RANGE_FIRST, first, count.min(RANGE_FIRST)];
     Ok(Request {
         program,
         words: words.map(|word| word.to_string()).into(),
@@ -141,15 +134,22 @@ pub(super) fn available(mode: Mode) -> Result<(), String> {
         Mode::Rootless { uid, gid } => {
             let mapped = |file| {
                 let map = fs::read_to_string(file).unwrap_or_default();
-                let beginnings = map.lines().filter_map(|line| line.split_whitespace().next());
-                beginnings.into_iter().any(|first| first == RANGE_FIRST.to_string())
+                let beginnings = map
+                    .lines()
+                    .filter_map(|line| line.split_whitespace().next());
+                beginnings
+                    .into_iter()
+                    .any(|first| first == RANGE_FIRST.to_string())
             };
             if mapped("/proc/self/uid_map") && mapped("/proc/self/gid_map") {
                 return Ok(());
             }
             request(uid, uid, 0)?;
             request(uid, gid, 1)?;
-            Err("newuidmap or newgidmap refused to map the ranges of /etc/subuid and /etc/subgid".to_owned())
+            Err(
+                "newuidmap or newgidmap refused to map the ranges of /etc/subuid and /etc/subgid"
+                    .to_owned(),
+            )
         }
     }
 }
@@ -165,6 +165,9 @@ mod tests {
         assert_eq!(range(file, 500, passwd), Some((300_000, 70_000)));
         assert_eq!(range(file, 501, passwd), Some((1, 2)));
         assert_eq!(range(file, 502, passwd), None);
-        assert_eq!(range("ann:100000:0\n500:4294967295:9\nx\n:::\n", 500, passwd), None);
+        assert_eq!(
+            range("ann:100000:0\n500:4294967295:9\nx\n:::\n", 500, passwd),
+            None
+        );
     }
 }

@@ -277,10 +277,7 @@ mod tests {
     fn what_code_can_become_is_no_id_of_the_image() {
         let root = "0 4294705152 131072\n";
         let with_range = "1000 500 1\n65536 100000 1000\n";
-        assert_eq!(
-            lines(0, Others::Range, root),
-            ["0 1000 1", "1 65537 65535"]
-        );
+        assert_eq!(lines(0, Others::Range, root), ["0 1000 1", "1 65537 65535"]);
         assert_eq!(
             lines(1000, Others::Range, root),
             ["1000 1000 1", "0 65536 1000", "1001 66537 64535"]
@@ -289,10 +286,7 @@ mod tests {
             lines(0, Others::Range, with_range),
             ["0 1000 1", "1 65537 999"]
         );
-        assert_eq!(
-            lines(0, Others::Range, "1000 500 1\n"),
-            ["0 1000 1"]
-        );
+        assert_eq!(lines(0, Others::Range, "1000 500 1\n"), ["0 1000 1"]);
     }
 
     #[test]

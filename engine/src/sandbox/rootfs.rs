@@ -461,7 +461,11 @@ fn accounts(user: &User, home: &str) -> (String, String) {
     let mut groups = String::new();
     for (other, number) in GROUPS {
         // A number without a group takes the place of the default one's.
-        let number = if !known && other == User::default().name { *gid } else { number };
+        let number = if !known && other == User::default().name {
+            *gid
+        } else {
+            number
+        };
         groups += &format!("{other}:x:{number}:\n");
     }
     (passwd, groups)

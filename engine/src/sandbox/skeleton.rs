@@ -149,7 +149,14 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
                 // Processes alone, and of those the ones that the code could look into anyway.
                 Profile::Untrusted => Some(c"hidepid=ptraceable,subset=pid"),
             };
-            mount("proc", "/proc", "proc", SCRATCH | MountFlags::NOEXEC, options).at(step, "/proc")
+            mount(
+                "proc",
+                "/proc",
+                "proc",
+                SCRATCH | MountFlags::NOEXEC,
+                options,
+            )
+            .at(step, "/proc")
         }
         Step::MaskProc => mask_proc(),
         Step::MountTmpfs => mount_all_tmpfs(spec),
@@ -179,11 +186,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
 
 /// What the sandbox's memory is measured by: its `/proc`, its System V segments, and each file system in memory that the
 /// code can write to.
-fn show_memory(
-    spec: &SkeletonSpec,
-    segments: OwnedFd,
-    engine: BorrowedFd<'_>,
-) -> io::Result<()> {
+fn show_memory(spec: &SkeletonSpec, segments: OwnedFd, engine: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let read = OFlags::RDONLY | OFlags::CLOEXEC;
     let proc = openat(CWD, "/proc", read | OFlags::DIRECTORY, Mode::empty())?;

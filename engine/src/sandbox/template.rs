@@ -47,11 +47,7 @@ pub struct Setup {
 impl Setup {
     /// `environment`: the variables of most steps.
     #[must_use]
-    pub fn new(
-        profile: Profile,
-        preload: Vec<String>,
-        environment: Vec<(String, String)>,
-    ) -> Self {
+    pub fn new(profile: Profile, preload: Vec<String>, environment: Vec<(String, String)>) -> Self {
         Self {
             step_filter: instructions(seccomp::step_filter(profile)),
             pin_filter: instructions(seccomp::pin_filter()),

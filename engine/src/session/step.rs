@@ -15,8 +15,8 @@ use super::slots::Kind;
 use super::warm::is_forkable;
 use crate::launcher::message::Changes;
 use crate::outcome::{
-    AppliedLimit, EnforcedBy, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
-    classify,
+    AppliedLimit, EnforcedBy, Evidence, Output, Resource, Start, StartupFailure, StepEvent,
+    StepResult, Usage, classify,
 };
 use crate::pool::{Forked, PoolError, Skeleton, Slot};
 use crate::sandbox::cgroup::Counters;

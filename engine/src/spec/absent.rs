@@ -46,8 +46,7 @@ fn check_choices(request: &SpecRequest, violations: &mut Violations) {
         Choice::Unknown(number) => violations.add("network", unknown(number)),
     }
     match request.security_profile {
-        Choice::Default
-        | Choice::Named(ProfileChoice::Default | ProfileChoice::Untrusted) => {}
+        Choice::Default | Choice::Named(ProfileChoice::Default | ProfileChoice::Untrusted) => {}
         Choice::Unknown(number) => violations.add("security_profile", unknown(number)),
     }
     match request.isolation_mode {

@@ -88,7 +88,9 @@ impl Capabilities {
     }
 
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        (0..).zip(NAMES).filter_map(move |(number, name)| (self.0 >> number & 1 == 1).then_some(name))
+        (0..)
+            .zip(NAMES)
+            .filter_map(move |(number, name)| (self.0 >> number & 1 == 1).then_some(name))
     }
 
     fn named(wanted: &str) -> Option<Self> {
@@ -160,7 +162,14 @@ mod tests {
     fn what_is_not_dropped_is_kept_and_what_counts_on_the_host_never() {
         let kept = parse(Some(&[])).expect("all");
         assert!(kept.iter().all(|name| KEPT.contains(name)) && kept.len() == KEPT.len());
-        for never in ["SETFCAP", "MKNOD", "NET_RAW", "SYS_CHROOT", "AUDIT_WRITE", "SYS_ADMIN"] {
+        for never in [
+            "SETFCAP",
+            "MKNOD",
+            "NET_RAW",
+            "SYS_CHROOT",
+            "AUDIT_WRITE",
+            "SYS_ADMIN",
+        ] {
             assert!(!kept.contains(&never), "{never}");
         }
         let some = parse(Some(&["CAP_KILL", "setpcap", "NET_RAW"])).expect("some");

@@ -15,8 +15,8 @@ use super::text::{holds_nul, shown, shown_path};
 use super::tmpfs::parse_tmpfs;
 use super::user::parse_user;
 use super::{
-    Capabilities, Image, Interpreter, Limits, Mount, Network, PROTECTED, Profile, SandboxSpec, Violation, Violations,
-    WorkspaceSource,
+    Capabilities, Image, Interpreter, Limits, Mount, Network, PROTECTED, Profile, SandboxSpec,
+    Violation, Violations, WorkspaceSource,
 };
 
 const MEMORY_DEFAULT_MB: u64 = 512;

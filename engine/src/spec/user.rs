@@ -107,7 +107,9 @@ fn number(text: &str, names: [&'static str; 8], what: &str) -> Result<u32, Strin
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
         Ok(number) if digits && number < u32::MAX => Ok(number),
-        _ if digits => Err(format!("{text} is too large a number; write at most 4294967294")),
+        _ if digits => Err(format!(
+            "{text} is too large a number; write at most 4294967294"
+        )),
         _ => Err(format!(
             "the image has no {what} of this name; did you mean {:?}? Write a name of the image or numbers, \
              such as \"root\", \"1234\" or \"1000:100\"",
@@ -142,9 +144,23 @@ mod tests {
 
     #[test]
     fn a_name_that_the_image_lacks_is_refused_with_the_nearest() {
-        assert!(parse("rot").expect_err("refused").contains("did you mean \"root\"?"));
+        assert!(
+            parse("rot")
+                .expect_err("refused")
+                .contains("did you mean \"root\"?")
+        );
         assert!(parse("root:nobdy").is_err());
-        for wrong in ["", ":", "1000:", "-1", "+1", "4294967295", "99999999999", "1:2:3", "a\nb"] {
+        for wrong in [
+            "",
+            ":",
+            "1000:",
+            "-1",
+            "+1",
+            "4294967295",
+            "99999999999",
+            "1:2:3",
+            "a\nb",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }

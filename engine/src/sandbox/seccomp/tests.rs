@@ -265,7 +265,7 @@ fn base_filter_hides_no_notification() {
 
 #[test]
 fn only_refusals_are_answered_and_an_escape_is_none() {
-    let number = |name| Stack::of(NATIVE).number(name).unwrap();
+    let number = |name| Stack::of(NATIVE, Profile::Default).number(name).unwrap();
     let arch = NATIVE.audit;
     let user_namespace = [0x1000_0000, 0, 0, 0, 0, 0];
     let mount_namespace = [0x0002_0000, 0, 0, 0, 0, 0];
@@ -358,7 +358,7 @@ fn child_can_hand_over_the_listener_and_execute_under_both_filters() {
 
 #[test]
 fn second_listener_is_refused_as_the_kernel_does() {
-    let stack = Stack::of(NATIVE);
+    let stack = Stack::of(NATIVE, Profile::Default);
     let nr = stack.number("seccomp").unwrap();
     assert_eq!(
         stack.answer(&stack.call(nr, [1, 1 << 3, 0, 0, 0, 0])),
