@@ -15,7 +15,7 @@ use super::message::{
     TreeRequest,
 };
 use super::{realm, scratch, subordinate};
-use crate::sandbox::identity::{BOX_ID, HostIds, Mode, RANGE_FIRST};
+use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
 use crate::sandbox::plan::{Context, Step, StepError};
 use crate::sandbox::rootfs::{self, RootSpec};
 use crate::sandbox::{seccomp, tree};
@@ -379,15 +379,7 @@ impl Launcher {
         if let std::collections::hash_map::Entry::Vacant(entry) =
             self.owner_maps.entry((id, uid, gid))
         {
-            // Ids of the range are on disk what they are for the host, as long as they are there.
-            let line = |owner| {
-                let user = format!("{owner} {} 1\n", ids.user());
-                match ids.range() {
-                    Some(first) => format!("{user}{first} {first} {RANGE_FIRST}\n"),
-                    None => user,
-                }
-            };
-            let namespace = user_namespace(&line(uid), &line(gid))
+            let namespace = user_namespace(&ids.owner_map(uid), &ids.owner_map(gid))
                 .at(Step::MapOwners, format!("owner {uid}:{gid}"))?;
             entry.insert(namespace);
         }

@@ -208,6 +208,22 @@ impl HostIds {
         }
     }
 
+    /// The lines that make `owner` on disk the sandbox's user. The realm's other ids are on disk what they are for the host,
+    /// as long as they are there: a change of owner to an id that a mount has no word for would be refused with an error that
+    /// programs such as `cp -a` do not know.
+    #[must_use]
+    pub fn owner_map(self, owner: u32) -> String {
+        let user = self.user();
+        let (below, above) = (user - self.base, self.base + self.count - user - 1);
+        let mut lines = format!("{owner} {user} 1\n");
+        for (first, count) in [(self.base, below), (user + 1, above)] {
+            if count > 0 {
+                lines += &format!("{first} {first} {count}\n");
+            }
+        }
+        lines
+    }
+
     /// The line for `uid_map` and `gid_map`.
     #[must_use]
     pub fn map_line(self) -> String {
@@ -304,5 +320,10 @@ mod tests {
             count: 1,
         };
         assert_eq!(narrow.user(), 65_000);
+        assert_eq!(narrow.owner_map(500), "500 65000 1\n");
+        assert_eq!(
+            one.owner_map(0),
+            "0 4294837224 1\n4294836224 4294836224 1000\n4294837225 4294837225 64535\n"
+        );
     }
 }

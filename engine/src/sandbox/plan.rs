@@ -373,11 +373,11 @@ impl Step {
             ),
             Self::LockSecurebits => (
                 "lock-securebits",
-                "uid 0 gives no capabilities, and cannot get that back",
+                "uid 0 gives no capabilities, and cannot get that back; not for code that keeps some, which is to lose them as everywhere when it gives up uid 0",
             ),
             Self::DropBoundingSet => (
                 "drop-bounding-set",
-                "no program that is executed can gain a capability",
+                "no program that is executed can gain a capability; again for each user namespace, which has all of them at first",
             ),
             Self::NoNewPrivileges => (
                 "no-new-privileges",
@@ -385,7 +385,7 @@ impl Step {
             ),
             Self::BaseFilter => (
                 "base-filter",
-                "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it",
+                "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it; the untrusted profile has its own",
             ),
             Self::TemplateScratch => (
                 "template-scratch",
@@ -409,7 +409,7 @@ impl Step {
             ),
             Self::AttachMount => (
                 "attach-mount",
-                "the workspace, the home and the caller's mounts, by descriptor: no path is looked up again",
+                "the workspace, the home and the caller's mounts, by descriptor: no path is looked up again; for the untrusted profile nothing that code can write is executable",
             ),
             Self::EmptyScratch => (
                 "empty-scratch",
@@ -421,7 +421,7 @@ impl Step {
             ),
             Self::OwnUsers => (
                 "own-users",
-                "where no cgroup counts tasks: a user namespace of the sandbox's own with the same ids, so that the kernel counts its tasks alone",
+                "for another user than the default, kept capabilities and the untrusted profile: a user namespace of the sandbox's own; and where no cgroup counts tasks, so that the kernel counts its alone",
             ),
             Self::OomScore => (
                 "oom-score",
@@ -429,7 +429,7 @@ impl Step {
             ),
             Self::MountProc => (
                 "mount-proc",
-                "a /proc that shows this sandbox's processes only",
+                "a /proc that shows this sandbox's processes only; for the untrusted profile without anything else, and without init",
             ),
             Self::MaskProc => (
                 "mask-proc",
@@ -493,7 +493,10 @@ impl Step {
                 "close-descriptors",
                 "nothing above 2 survives execve; of kernel() three descriptors do, which its interpreter closes before a cell runs",
             ),
-            Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
+            Self::DropCapabilities => (
+                "drop-capabilities",
+                "no capability in any set but those that cap_drop leaves",
+            ),
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
             Self::StepFilter => (
                 "step-filter",

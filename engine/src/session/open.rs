@@ -398,6 +398,13 @@ fn protected(workspace: &Path, names: &[String]) -> Vec<SessionMount> {
             .filter(|place| !place.as_os_str().is_empty())
             .collect();
         places.reverse();
+        // Of a linked work tree `.git` is a file that says where the rest is: then that is what is protected.
+        let file = places.iter().position(|place| {
+            let found = workspace.join(place).symlink_metadata();
+            found.is_ok_and(|found| found.is_file())
+        });
+        let name = file.map_or(Path::new(name), |index| places[index]);
+        places.truncate(file.map_or(places.len(), |index| index + 1));
         // Nothing can be mounted on a link, nor on what is not there.
         let plain = |place: &&Path| {
             let found = workspace.join(place).symlink_metadata();
@@ -415,7 +422,7 @@ fn protected(workspace: &Path, names: &[String]) -> Vec<SessionMount> {
                 source: workspace.join(place),
                 identity: None,
                 target,
-                read_only: place == Path::new(name),
+                read_only: place == name,
                 ours: false,
             });
         }
