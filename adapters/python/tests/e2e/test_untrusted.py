@@ -296,3 +296,26 @@ def test_a_session_of_the_other_profile_gets_none_of_its_sandboxes():
             eventually(lambda usual=usual: usual.run_code(local).start != "cold")
             assert usual.run_code(local).stdout == "made\n"
             assert strict.run_code(local).exit_code == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_limits_bind(way):
+    """Where no cgroup counts memory, the engine looks at what `/proc` does not show the code."""
+    with running(way, memory_mb=96, **UNTRUSTED) as (_, py):
+        assert py("kept = [b'x' * (1 << 20) for _ in range(400)]").fault.type == "oom"
+        assert py("print(len(bytes(1 << 20)))").stdout == "1048576\n"
+
+
+def test_shared_memory_counts():
+    code = """
+        import ctypes
+        libc = ctypes.CDLL(None)
+        libc.shmat.restype = ctypes.c_void_p
+        for _ in range(40):
+            segment = libc.shmget(0, 10 << 20, 0o1600)
+            ctypes.memset(ctypes.c_void_p(libc.shmat(segment, None, 0)), 1, 10 << 20)
+        print('all')
+    """
+    with stepbox.Sandbox(memory_mb=96, **UNTRUSTED) as sandbox:
+        assert sandbox.run_code(textwrap.dedent(code)).fault.type == "oom"
+        assert sandbox.run_code(textwrap.dedent(code).replace("range(40)", "range(2)")).stdout == "all\n"
