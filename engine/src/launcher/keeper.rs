@@ -192,11 +192,12 @@ impl Keeper {
             uid: BOX_ID,
             gid: BOX_ID,
         };
-        let trees = [&self.tree, &self.scratch].map(|tree| tree.take_back(RANGE_FIRST, user));
+        let range = (RANGE_FIRST, 2 * RANGE_FIRST);
+        let trees = [&self.tree, &self.scratch].map(|tree| tree.take_back(range, user));
         let others = self
             .others
             .iter()
-            .map(|tree| take_back(tree.as_fd(), RANGE_FIRST, user));
+            .map(|tree| take_back(tree.as_fd(), range, user));
         trees.into_iter().chain(others).fold(Ok(()), Result::and)
     }
 

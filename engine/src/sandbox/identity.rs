@@ -110,6 +110,9 @@ fn free_of(
 /// and the other half is the range of code that keeps capabilities.
 const BLOCK: u32 = 65_536;
 
+/// A map that ends here or above is wide enough.
+const WIDE: u32 = 1 << 24;
+
 /// Whose rights the engine has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub enum Mode {
@@ -175,7 +178,7 @@ impl HostIds {
     /// The ids of the `index`th realm, counted down from the top of the own map, which neither passwd nor subuid use.
     pub fn nth(index: u32) -> io::Result<Self> {
         let top = top_of("/proc/self/uid_map")?.min(top_of("/proc/self/gid_map")?);
-        if top >= 1 << 24 {
+        if top >= WIDE {
             // The topmost block holds (uid_t)-1 and the overflow ids of some systems: leave it.
             let pairs = (top / BLOCK - 1) / 2;
             let pair = pairs - 1 - index % (pairs / 2);
@@ -196,6 +199,17 @@ impl HostIds {
     #[must_use]
     pub const fn user(self) -> u32 {
         self.base + (BOX_ID - self.first)
+    }
+
+    /// The ids of the realm whose user this host id is; none: it is that id alone.
+    #[must_use]
+    pub const fn of_user(user: u32) -> Option<(u32, u32)> {
+        let base = user.wrapping_sub(BOX_ID);
+        if user >= WIDE && base % (2 * BLOCK) == 0 {
+            Some((base, base + 2 * BLOCK))
+        } else {
+            None
+        }
     }
 
     /// The first host id of the range, where the map has room for one.
@@ -319,6 +333,11 @@ mod tests {
             first: BOX_ID,
             count: 1,
         };
+        assert_eq!(
+            HostIds::of_user(0xfffc_0000 + 1000),
+            Some((0xfffc_0000, 0xfffe_0000))
+        );
+        assert_eq!(HostIds::of_user(65_000), None);
         assert_eq!(narrow.user(), 65_000);
         assert_eq!(narrow.owner_map(500), "500 65000 1\n");
         assert_eq!(

@@ -73,14 +73,18 @@ pub fn give_back(root: BorrowedFd<'_>, borrower: Owner, lender: Owner) -> Result
     exchange.pass(root).map(drop)
 }
 
-/// Makes `owner` the owner of what belongs to ids from `first` on, at and below `root`: what code that may change owners
-/// has given to ids of its range.
+/// Makes `owner` the owner of what belongs to ids from `first` up to `end`, at and below `root`: what code that may change
+/// owners has given to ids of its range.
 ///
 /// # Errors
 /// As [`lend`].
-pub fn take_back(root: BorrowedFd<'_>, first: u32, owner: Owner) -> Result<(), FileError> {
+pub fn take_back(
+    root: BorrowedFd<'_>,
+    (first, end): (u32, u32),
+    owner: Owner,
+) -> Result<(), FileError> {
     let exchange = Exchange {
-        from: From::Range(first),
+        from: From::Range(first, end),
         to: owner,
         lending: false,
     };
@@ -91,8 +95,8 @@ pub fn take_back(root: BorrowedFd<'_>, first: u32, owner: Owner) -> Result<(), F
 #[derive(Clone, Copy)]
 enum From {
     One(Owner),
-    /// Of each id from this one on, the uid and the gid for itself.
-    Range(u32),
+    /// Of each id from the first up to the second, the uid and the gid for itself.
+    Range(u32, u32),
 }
 
 #[derive(Clone, Copy)]
@@ -231,7 +235,10 @@ impl Exchange {
         };
         let owned = match self.from {
             From::One(owner) => facts.stx_uid == owner.uid,
-            From::Range(first) => facts.stx_uid >= first || facts.stx_gid >= first,
+            From::Range(first, end) => {
+                let range = first..end;
+                range.contains(&facts.stx_uid) || range.contains(&facts.stx_gid)
+            }
         };
         owned && (!self.lending || lendable())
     }
@@ -242,7 +249,13 @@ impl Exchange {
                 let uid = facts.stx_uid == owner.uid;
                 (uid, uid && facts.stx_gid == owner.gid)
             }
-            From::Range(first) => (facts.stx_uid >= first, facts.stx_gid >= first),
+            From::Range(first, end) => {
+                let range = first..end;
+                (
+                    range.contains(&facts.stx_uid),
+                    range.contains(&facts.stx_gid),
+                )
+            }
         };
         if !uid && !gid {
             return Ok(false);

@@ -52,12 +52,12 @@ impl Tree {
         })
     }
 
-    /// Makes `owner` the owner of what belongs to ids from `first` on.
+    /// Makes `owner` the owner of what belongs to a range of ids.
     ///
     /// # Errors
     /// As [`ownership::take_back`].
-    pub fn take_back(&self, first: u32, owner: Owner) -> Result<(), FileError> {
-        ownership::take_back(self.root(), first, owner)
+    pub fn take_back(&self, range: (u32, u32), owner: Owner) -> Result<(), FileError> {
+        ownership::take_back(self.root(), range, owner)
     }
 
     pub(super) fn root(&self) -> BorrowedFd<'_> {
