@@ -61,6 +61,7 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
         tree: attach_tree(descriptors.next(), WORKSPACE)?,
         scratch: attach_tree(descriptors.next(), SCRATCH)?,
         others: descriptors.collect(),
+        since: rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec,
         given,
         latest: None,
         held: HashMap::new(),
@@ -109,6 +110,8 @@ struct Keeper {
     scratch: Tree,
     /// Of the caller's mounts those that code which keeps capabilities can write to.
     others: Vec<OwnedFd>,
+    /// When the session began, in seconds of the epoch.
+    since: i64,
     /// The workspace is the caller's own: changes there may be a risk to the caller's tools.
     given: bool,
     latest: Option<Rc<Snapshot>>,
@@ -193,11 +196,11 @@ impl Keeper {
             gid: BOX_ID,
         };
         let range = (RANGE_FIRST, 2 * RANGE_FIRST);
-        let trees = [&self.tree, &self.scratch].map(|tree| tree.take_back(range, user));
+        let trees = [&self.tree, &self.scratch].map(|tree| tree.take_back(range, user, self.since));
         let others = self
             .others
             .iter()
-            .map(|tree| take_back(tree.as_fd(), range, user));
+            .map(|tree| take_back(tree.as_fd(), range, user, Some(self.since)));
         trees.into_iter().chain(others).fold(Ok(()), Result::and)
     }
 

@@ -116,7 +116,7 @@ impl OwnerRecord {
                     uid: BOX_ID,
                     gid: BOX_ID,
                 };
-                ownership::take_back(tree.as_fd(), (RANGE_FIRST, 2 * RANGE_FIRST), user)
+                ownership::take_back(tree.as_fd(), (RANGE_FIRST, 2 * RANGE_FIRST), user, None)
             }
         };
         given_back.map_err(io::Error::other)
@@ -132,7 +132,7 @@ impl OwnerRecord {
     pub fn give_back_in(&self, tree: BorrowedFd<'_>) -> Result<(), FileError> {
         ownership::give_back(tree, self.borrower, self.lender)?;
         match HostIds::of_user(self.borrower.uid) {
-            Some(range) => ownership::take_back(tree, range, self.lender),
+            Some(range) => ownership::take_back(tree, range, self.lender, None),
             None => Ok(()),
         }
     }

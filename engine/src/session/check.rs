@@ -93,22 +93,23 @@ pub(super) fn capabilities(launcher: &Launcher, spec: &SandboxSpec) -> Result<()
     if spec.kept.is_empty() {
         return Ok(());
     }
-    let (who, mend) = match launcher.mode {
-        Mode::Rootless { .. } => (
-            "ids of /etc/subuid and /etc/subgid",
-            Some(
-                "install newuidmap and newgidmap (the package uidmap or shadow-utils), and as root: \
-                 usermod --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\"",
-            ),
-        ),
-        Mode::Root => ("ids of its own, as /etc/subuid gives to users", None),
+    let who = match launcher.mode {
+        Mode::Rootless { .. } => "ids of /etc/subuid and /etc/subgid",
+        Mode::Root => "ids of its own, as /etc/subuid gives to users",
     };
     Err(SessionError::Unavailable {
         what: format!(
             "cap_drop keeps capabilities, and those need {who}, which there are none of: {why}; leave cap_drop out"
         ),
-        mend: mend.map(str::to_owned),
+        mend: mend_range(launcher.mode),
     })
+}
+
+/// How an ordinary user gets ids. Root has them, but in a container that has few itself.
+pub(super) fn mend_range(mode: Mode) -> Option<String> {
+    let mend = "install newuidmap and newgidmap (the package uidmap or shadow-utils), and as root: usermod \
+                --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\"";
+    matches!(mode, Mode::Rootless { .. }).then(|| mend.to_owned())
 }
 
 /// The layers in force, for results.

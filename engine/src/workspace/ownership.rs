@@ -13,7 +13,7 @@
 //! The code reads those as far as their modes let others, and cannot write them. The directory that is named itself, or
 //! the file, is lent whatever it is. Everything is given back, with the bits cleared of whatever has them by then.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -51,6 +51,7 @@ pub fn lend(root: BorrowedFd<'_>, lender: Owner, borrower: Owner) -> Result<(), 
         from: From::One(lender),
         to: borrower,
         lending: true,
+        since: None,
     };
     exchange.pass(root).map(drop)
 }
@@ -64,6 +65,7 @@ pub fn give_back(root: BorrowedFd<'_>, borrower: Owner, lender: Owner) -> Result
         from: From::One(borrower),
         to: lender,
         lending: false,
+        since: None,
     };
     for _ in 1..PASSES {
         if exchange.pass(root)? == 0 {
@@ -74,7 +76,8 @@ pub fn give_back(root: BorrowedFd<'_>, borrower: Owner, lender: Owner) -> Result
 }
 
 /// Makes `owner` the owner of what belongs to ids from `first` up to `end`, at and below `root`: what code that may change
-/// owners has given to ids of its range.
+/// owners has given to ids of its range. `since`, in seconds of the epoch: files that were touched since then lose their
+/// capabilities, which would count for whoever executes them.
 ///
 /// # Errors
 /// As [`lend`].
@@ -82,11 +85,13 @@ pub fn take_back(
     root: BorrowedFd<'_>,
     (first, end): (u32, u32),
     owner: Owner,
+    since: Option<i64>,
 ) -> Result<(), FileError> {
     let exchange = Exchange {
         from: From::Range(first, end),
         to: owner,
         lending: false,
+        since,
     };
     rights::with_ownership(|| exchange.pass(root).map(drop))
 }
@@ -104,6 +109,7 @@ struct Exchange {
     from: From,
     to: Owner,
     lending: bool,
+    since: Option<i64>,
 }
 
 #[derive(Default)]
@@ -209,7 +215,10 @@ impl Exchange {
 
     /// Whether the owner of the entry was changed; `seen` is only a hint that saves opening what is not theirs.
     fn entry(self, directory: BorrowedFd<'_>, name: &[u8], seen: &Statx) -> Result<bool, Errno> {
-        if !self.concerns(seen) {
+        let touched = self.since.is_some_and(|since| {
+            seen.stx_ctime.tv_sec >= since && beneath::kind(seen) == FileKind::File
+        });
+        if !touched && !self.concerns(seen) {
             return Ok(false);
         }
         let entry = match beneath::open_exactly(directory, name, OFlags::PATH) {
@@ -217,6 +226,9 @@ impl Exchange {
             Err(errno) => return unless_elsewhere(errno),
         };
         let facts = beneath::facts(entry.as_fd(), b"")?;
+        if touched {
+            strip_capabilities(entry.as_fd());
+        }
         if !self.concerns(&facts) {
             return Ok(false);
         }
@@ -269,6 +281,12 @@ impl Exchange {
         )?;
         Ok(true)
     }
+}
+
+/// What has none, or lies where there are none, needs nothing.
+fn strip_capabilities(file: BorrowedFd<'_>) {
+    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let _ = rustix::fs::removexattr(by_descriptor, c"security.capability");
 }
 
 /// An entry that is gone, was swapped, or is a mount is not of this tree.

@@ -56,8 +56,8 @@ impl Tree {
     ///
     /// # Errors
     /// As [`ownership::take_back`].
-    pub fn take_back(&self, range: (u32, u32), owner: Owner) -> Result<(), FileError> {
-        ownership::take_back(self.root(), range, owner)
+    pub fn take_back(&self, range: (u32, u32), owner: Owner, since: i64) -> Result<(), FileError> {
+        ownership::take_back(self.root(), range, owner, Some(since))
     }
 
     pub(super) fn root(&self) -> BorrowedFd<'_> {

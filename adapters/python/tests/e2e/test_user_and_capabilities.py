@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import stat
+import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -357,3 +359,23 @@ def test_an_engine_that_is_killed_leaves_no_file_that_is_not_given_back(tmp_path
         with stepbox.Sandbox(workspace=tmp_path, **SERVER) as after:
             assert after.run(["true"]).success
     eventually(lambda: owners(tmp_path) == [])
+
+
+# Of the second version, which counts for everybody: CAP_SETUID, effective.
+FILE_CAPABILITY = struct.pack("<IIIII", 0x2000001, 1 << 7, 0, 0, 0)
+
+
+# Only root makes one.
+if os.getuid() == 0:
+
+    def test_a_file_that_got_capabilities_while_a_server_ran_has_none_afterwards(tmp_path):
+        before, meanwhile = tmp_path / "before", tmp_path / "meanwhile"
+        shutil.copy("/bin/true", before)
+        os.setxattr(before, "security.capability", FILE_CAPABILITY)
+        time.sleep(1.1)
+        with stepbox.Sandbox(workspace=tmp_path, **SERVER) as sandbox:
+            shutil.copy("/bin/true", meanwhile)
+            os.setxattr(meanwhile, "security.capability", FILE_CAPABILITY)
+            assert sandbox.run(["true"]).success
+            assert "security.capability" not in os.listxattr(meanwhile)
+        assert os.getxattr(before, "security.capability") == FILE_CAPABILITY
