@@ -74,7 +74,7 @@ fn one<'a>(name: &str, behind: &'a str, starts: bool, spelt: &mut String) -> &'a
     }
     match behind.strip_prefix('=') {
         Some(given) => {
-            if given.starts_with(|next: char| next.is_ascii_alphanumeric()) {
+            if given.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '"') {
                 spelt.push(' ');
             }
             given
@@ -150,6 +150,10 @@ mod tests {
             (
                 "workspace: \"/s\" is a unix socket; allow_sockets=True accepts it",
                 "--workspace: \"/s\" is a unix socket; --allow-sockets accepts it",
+            ),
+            (
+                "cap_drop: leave it out, or write security_profile=\"default\"",
+                "--cap-drop: leave it out, or write --security-profile \"default\"",
             ),
             ("env[\"A=B\"]: a name", "--env \"A=B\": a name"),
         ] {

@@ -28,7 +28,7 @@ pub(super) fn limits(
             return Err(SessionError::Unavailable {
                 what: format!(
                     "{option} cannot be enforced on this host for code that keeps SETUID: tasks are counted for each \
-                     user, and it can become others; pass cap_drop=(\"SETUID\",), {option}=None for no limit, or \
+                     user, and it can become others; drop SETUID with cap_drop, pass {option}=None for no limit, or \
                      enforce_limits=False to run without it"
                 ),
                 mend: None,

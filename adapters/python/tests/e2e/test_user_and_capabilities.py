@@ -54,9 +54,7 @@ def owners(place):
         ("70000:0", 70000, 0, "user", "root"),
     ],
 )
-def test_the_code_is_who_it_was_asked_to_be_and_its_files_are_the_callers(
-    tmp_path, way, user, uid, gid, name, group
-):
+def test_the_code_is_who_it_was_asked_to_be_and_its_files_are_the_callers(tmp_path, way, user, uid, gid, name, group):
     with running(way, user=user, workspace=tmp_path) as (sandbox, py):
         result = py(WHO)
         assert result.stdout == f"{uid} {gid} {name} {group} {name}\nTrue True\n{uid}\nTrue\n", result.stderr
@@ -69,7 +67,12 @@ def test_the_code_is_who_it_was_asked_to_be_and_its_files_are_the_callers(
 def test_root_without_capabilities_is_nobody_in_particular(way):
     code = """
         import os
-        for act in [lambda: os.setuid(1), lambda: os.chown('made', 1, 1), lambda: os.setgroups([5]), lambda: os.chroot('/')]:
+        for act in [
+            lambda: os.setuid(1),
+            lambda: os.chown('made', 1, 1),
+            lambda: os.setgroups([5]),
+            lambda: os.chroot('/'),
+        ]:
             open('made', 'w')
             try:
                 act()
@@ -181,11 +184,7 @@ SERVE = """
         os._exit(0)
     os.waitpid(server, 0)
 """
-SERVED = (
-    "1:1:600\n1:1:600\n"
-    "(33, 33, 33) (33, 33, 33) [8] {'0000000000000000'} ['base']\n"
-    "for good\n"
-)
+SERVED = "1:1:600\n1:1:600\n(33, 33, 33) (33, 33, 33) [8] {'0000000000000000'} ['base']\nfor good\n"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -304,7 +303,11 @@ def test_no_setuid_file_and_no_file_capability_is_planted(tmp_path, way):
 def test_capabilities_do_not_reach_init_nor_the_engine(way):
     code = """
         import os, signal
-        for act in [lambda: open('/proc/1/mem', 'rb'), lambda: os.listdir('/proc/1/fd'), lambda: os.readlink('/proc/1/exe')]:
+        for act in [
+            lambda: open('/proc/1/mem', 'rb'),
+            lambda: os.listdir('/proc/1/fd'),
+            lambda: os.readlink('/proc/1/exe'),
+        ]:
             try:
                 act()
                 print('done')
@@ -338,6 +341,20 @@ def test_memory_of_whoever_code_becomes_counts(way):
     with running(way, memory_mb=96, **SERVER) as (_, py):
         result = py("import os; os.setgid(33); os.setuid(33); kept = [b'x' * (1 << 20) for _ in range(400)]")
         assert result.fault.type == "oom"
+
+
+@where_ids_are
+def test_a_limit_of_tasks_that_does_not_count_whom_code_becomes_is_refused():
+    stepbox.Sandbox(cap_drop=("SETUID",))
+    with stepbox.Sandbox() as sandbox:
+        pids = sandbox.run(["true"]).limits["pids"]
+    if pids.enforced_by == "rlimit":
+        with pytest.raises(stepbox.SandboxError, match="SETUID"):
+            stepbox.Sandbox(cap_drop=())
+        with stepbox.Sandbox(cap_drop=(), enforce_limits=False) as sandbox:
+            assert sandbox.run(["true"]).limits["pids"].enforced_by == "none"
+    else:
+        stepbox.Sandbox(cap_drop=())
 
 
 @pytest.mark.parametrize("both", [False, True])
