@@ -205,7 +205,7 @@ impl HostIds {
     #[must_use]
     pub const fn of_user(user: u32) -> Option<(u32, u32)> {
         let base = user.wrapping_sub(BOX_ID);
-        if user >= WIDE && base % (2 * BLOCK) == 0 {
+        if user >= WIDE && base.is_multiple_of(2 * BLOCK) {
             Some((base, base + 2 * BLOCK))
         } else {
             None

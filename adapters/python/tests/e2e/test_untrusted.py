@@ -308,6 +308,8 @@ def test_limits_bind(way):
     """Where no cgroup counts memory, the engine looks at what `/proc` does not show the code."""
     with running(way, memory_mb=96, **UNTRUSTED) as (_, py):
         assert py("kept = [b'x' * (1 << 20) for _ in range(400)]").fault.type == "oom"
+        hidden = "import ctypes; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); kept = [b'x' * (1 << 20) for _ in range(400)]"
+        assert py(hidden).fault.type == "oom"
         assert py("print(len(bytes(1 << 20)))").stdout == "1048576\n"
 
 
