@@ -112,6 +112,15 @@ pub struct RunArgs {
     /// Mount directories though they hold unix sockets
     #[arg(long)]
     pub allow_sockets: bool,
+    /// default, or untrusted for code that may mean harm
+    #[arg(long, value_name = "PROFILE")]
+    pub security_profile: Option<ProfileArg>,
+    /// Keep the capabilities of a container but these, or `none` to drop none of them (repeatable) [default: ALL]
+    #[arg(long, value_name = "CAPABILITY")]
+    pub cap_drop: Vec<String>,
+    /// Run as this user of the image: a name, or UID[:GID]
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
     /// Print the whole result as JSON
     #[arg(long)]
     pub json: bool,
@@ -138,6 +147,12 @@ pub struct PlanArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub enum ProfileArg {
+    Default,
+    Untrusted,
 }
 
 /// A cap, or `none` for no cap.

@@ -24,7 +24,7 @@ const NOT_READY: u8 = 1;
 /// To be called before any thread exists. 0: sandboxes with default options can run.
 pub(super) fn examine(args: &DoctorArgs) -> ExitCode {
     let mut probes = host::probes();
-    probes.push(trial());
+    probes.extend(trial());
     let ready = probes.last().is_some_and(|trial| trial.available);
     let out = &mut io::stdout().lock();
     let written = if args.json {
@@ -40,24 +40,40 @@ pub(super) fn examine(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-/// A whole engine, a session with default options, and a step in it.
-fn trial() -> Probe {
+/// A whole engine, a session with default options, and a step in it. Before that what only an engine can tell.
+fn trial() -> Vec<Probe> {
     let begun = Instant::now();
     let (detail, mend) = match Foundation::lay().and_then(|foundation| foundation.run(one_step)) {
-        Ok(Ok(())) => {
+        Ok((ids, Ok(()))) => {
             let detail = format!(
                 "made, run and removed with default options, in {} ms",
                 begun.elapsed().as_millis()
             );
-            return sandbox(true, detail, None);
+            return vec![ids, sandbox(true, detail, None)];
         }
-        Ok(Err(SessionError::Unavailable { what, mend })) => (what, mend),
-        Ok(Err(error)) => (error.to_string(), None),
+        Ok((_, Err(SessionError::Unavailable { what, mend }))) => (what, mend),
+        Ok((_, Err(error))) => (error.to_string(), None),
         // What is missing is in the lines above.
         Err(StartError::Launcher { source, .. }) => (source.to_string(), None),
         Err(error) => (error.to_string(), None),
     };
-    sandbox(false, detail, mend)
+    vec![sandbox(false, detail, mend)]
+}
+
+/// Whether code can keep capabilities: it can where it has ids to use them on.
+fn ids(engine: &Engine) -> Probe {
+    let why = engine.why_no_range();
+    let detail = why.as_ref().map_or_else(
+        || "a range for code that keeps capabilities (cap_drop)".to_owned(),
+        |(why, _)| why.clone(),
+    );
+    Probe {
+        name: "ids",
+        available: why.is_none(),
+        needed: false,
+        detail,
+        mend: why.and_then(|(_, mend)| mend),
+    }
 }
 
 fn sandbox(available: bool, detail: String, mend: Option<String>) -> Probe {
@@ -70,10 +86,11 @@ fn sandbox(available: bool, detail: String, mend: Option<String>) -> Probe {
     }
 }
 
-async fn one_step(engine: Engine) -> Result<(), SessionError> {
+async fn one_step(engine: Engine) -> (Probe, Result<(), SessionError>) {
+    let ids = ids(&engine);
     let result = run_nothing(&engine).await;
     engine.shutdown().await;
-    result
+    (ids, result)
 }
 
 async fn run_nothing(engine: &Engine) -> Result<(), SessionError> {

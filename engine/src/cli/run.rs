@@ -10,13 +10,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::args::{CapArg, RunArgs};
+use super::args::{CapArg, ProfileArg, RunArgs};
 use super::{json, spelling};
 use crate::config::Environment;
 use crate::outcome::{StepEvent, StepResult};
 use crate::session::{Engine, Events, SessionError};
 use crate::spec::mount::HostAccess;
-use crate::spec::request::{Cap, MountRequest, ProgramRequest, SpecRequest, StepRequest};
+use crate::spec::request::{
+    Cap, Choice, MountRequest, ProfileChoice, ProgramRequest, SpecRequest, StepRequest,
+};
 use crate::spec::{SandboxSpec, StepSpec, Violation, parse_spec, parse_step};
 use crate::workspace::source::HostFiles;
 
@@ -65,6 +67,9 @@ impl Order {
             env,
             mount,
             allow_sockets,
+            security_profile,
+            cap_drop,
+            user,
             json,
             code,
             file,
@@ -87,6 +92,18 @@ impl Order {
             },
             enforce_limits: Some(!no_enforce_limits),
             allow_sockets,
+            security_profile: security_profile.map_or(Choice::Default, |profile| {
+                Choice::Named(match profile {
+                    ProfileArg::Default => ProfileChoice::Default,
+                    ProfileArg::Untrusted => ProfileChoice::Untrusted,
+                })
+            }),
+            cap_drop: match cap_drop.as_slice() {
+                [] => None,
+                [none] if none == "none" => Some(Vec::new()),
+                _ => Some(cap_drop),
+            },
+            user,
             timeout_s,
             env: env.into_iter().map(|env| (env.name, env.value)).collect(),
             mounts: mount

@@ -2,7 +2,7 @@
 //! `--memory-mb`, and `enforce_limits=False` is `--no-enforce-limits`.
 
 /// The options of the contract that have a flag.
-const FLAGS: [(&str, &str); 8] = [
+const FLAGS: [(&str, &str); 11] = [
     ("memory_mb", "--memory-mb"),
     ("pids", "--pids"),
     ("cpus", "--cpus"),
@@ -11,6 +11,9 @@ const FLAGS: [(&str, &str); 8] = [
     ("mounts", "--mount"),
     ("workspace", "--workspace"),
     ("language", "--language"),
+    ("security_profile", "--security-profile"),
+    ("cap_drop", "--cap-drop"),
+    ("user", "--user"),
 ];
 
 /// Those that a sentence advises with a value, and the flag stands for both.
@@ -71,7 +74,7 @@ fn one<'a>(name: &str, behind: &'a str, starts: bool, spelt: &mut String) -> &'a
     }
     match behind.strip_prefix('=') {
         Some(given) => {
-            if given.starts_with(|next: char| next.is_ascii_alphanumeric()) {
+            if given.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '"') {
                 spelt.push(' ');
             }
             given
@@ -147,6 +150,10 @@ mod tests {
             (
                 "workspace: \"/s\" is a unix socket; allow_sockets=True accepts it",
                 "--workspace: \"/s\" is a unix socket; --allow-sockets accepts it",
+            ),
+            (
+                "cap_drop: leave it out, or write security_profile=\"default\"",
+                "--cap-drop: leave it out, or write --security-profile \"default\"",
             ),
             ("env[\"A=B\"]: a name", "--env \"A=B\": a name"),
         ] {

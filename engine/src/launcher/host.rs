@@ -14,13 +14,14 @@ use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
     TreeRequest,
 };
-use super::{realm, scratch};
+use super::{realm, scratch, subordinate};
 use crate::sandbox::cgroup::Hierarchy;
 use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
 use crate::sandbox::numbers::{self, Numbers};
 use crate::sandbox::plan::{Context, Step, StepError};
 use crate::sandbox::rootfs::{self, RootSpec};
 use crate::sandbox::{seccomp, tree};
+use crate::spec::Profile;
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::exit_now;
 use crate::sys::mount::{Attributes, set_attributes};
@@ -41,8 +42,10 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     };
     signal::block_all().at(Step::Realm, "signals")?;
     // Compiled here once, so that what is forked from here has them.
-    seccomp::base_filter();
-    seccomp::step_filter();
+    for profile in [Profile::Default, Profile::Untrusted] {
+        seccomp::base_filter(profile);
+        seccomp::step_filter(profile);
+    }
     seccomp::pin_filter();
     let mut launcher = Launcher {
         mode,
@@ -61,7 +64,10 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     for directory in [&launcher.roots_at, &launcher.numbers_at] {
         fs::create_dir_all(directory).at(Step::RootTmpfs, "the engine's directory")?;
     }
-    let ready: Result<Ready, StepError> = Ok(Ready { mode });
+    let ready: Result<Ready, StepError> = Ok(Ready {
+        mode,
+        range: subordinate::available(mode),
+    });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
     retire_stale(&setup, mode).at(Step::Realm, "a cleaner")?;
     while let Ok(Some((request, descriptors))) = datagram::receive::<ToLauncher>(engine.as_fd()) {
@@ -117,12 +123,12 @@ fn reap() {
 pub(super) fn enter_namespaces() -> Result<Mode, StepError> {
     let mode = Mode::of_this_process().at(Step::UserNamespace, "capabilities")?;
     if let Mode::Rootless { uid, gid } = mode {
+        let mapper = subordinate::mapper(uid, gid).at(Step::UserNamespace, "ids")?;
         namespace::unshare(Namespaces::USER).at(Step::UserNamespace, "unshare")?;
-        write_proc("/proc/self/setgroups", "deny").at(Step::UserNamespace, "setgroups")?;
-        write_proc("/proc/self/uid_map", &format!("{BOX_ID} {uid} 1"))
-            .at(Step::UserNamespace, "uid_map")?;
-        write_proc("/proc/self/gid_map", &format!("{BOX_ID} {gid} 1"))
-            .at(Step::UserNamespace, "gid_map")?;
+        let mapped = mapper.map_or(Ok(false), subordinate::Mapper::map);
+        if !mapped.at(Step::UserNamespace, "ids")? {
+            map_one_id(uid, gid)?;
+        }
     }
     namespace::unshare(Namespaces::MOUNT).at(Step::MountNamespace, "unshare")?;
     // Mounts that the host makes later still arrive; ours never leave.
@@ -133,6 +139,21 @@ pub(super) fn enter_namespaces() -> Result<Mode, StepError> {
     .at(Step::MountNamespace, "propagation")?;
     schedule::leave_realtime().at(Step::OrdinaryProcesses, "scheduler")?;
     Ok(mode)
+}
+
+/// The one id that needs nobody's leave. Of two maps one may have been written already.
+fn map_one_id(uid: u32, gid: u32) -> Result<(), StepError> {
+    let is_empty = |map: &str| fs::read_to_string(map).is_ok_and(|text| text.trim().is_empty());
+    if is_empty("/proc/self/uid_map") {
+        write_proc("/proc/self/uid_map", &format!("{BOX_ID} {uid} 1"))
+            .at(Step::UserNamespace, "uid_map")?;
+    }
+    if is_empty("/proc/self/gid_map") {
+        write_proc("/proc/self/setgroups", "deny").at(Step::UserNamespace, "setgroups")?;
+        write_proc("/proc/self/gid_map", &format!("{BOX_ID} {gid} 1"))
+            .at(Step::UserNamespace, "gid_map")?;
+    }
+    Ok(())
 }
 
 fn write_proc(path: &str, text: &str) -> io::Result<()> {
@@ -317,9 +338,13 @@ impl Launcher {
         let realm = self.realm(id)?;
         let clone = tree::clone_at(&self.roots[index].1, true).at(Step::CloneTree, "/")?;
         realm.show_owners(&clone);
+        let request = ToRealm {
+            role,
+            profile: root.profile,
+        };
         let mut beside = vec![clone.as_fd()];
         beside.extend(descriptors.iter().map(AsFd::as_fd));
-        datagram::send(realm.socket.as_fd(), &ToRealm { role }, &beside)
+        datagram::send(realm.socket.as_fd(), &request, &beside)
             .at(Step::Realm, format!("realm {id}"))
     }
 
@@ -425,6 +450,7 @@ impl Launcher {
         let clone = tree::clone_at(&source, false).at(Step::CloneTree, operand.clone())?;
         let attributes = Attributes {
             read_only: request.read_only,
+            no_exec: request.no_exec,
             no_suid: true,
             no_dev: true,
             private: true,
@@ -453,11 +479,8 @@ impl Launcher {
         if let std::collections::hash_map::Entry::Vacant(entry) =
             self.owner_maps.entry((id, uid, gid))
         {
-            let namespace = user_namespace(
-                &format!("{uid} {} 1", ids.user()),
-                &format!("{gid} {} 1", ids.user()),
-            )
-            .at(Step::MapOwners, format!("owner {uid}:{gid}"))?;
+            let namespace = user_namespace(&ids.owner_map(uid), &ids.owner_map(gid))
+                .at(Step::MapOwners, format!("owner {uid}:{gid}"))?;
             entry.insert(namespace);
         }
         let map = Attributes {

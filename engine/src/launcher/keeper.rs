@@ -10,10 +10,13 @@ use std::rc::Rc;
 use super::message::{Changes, FromKeeper, Listing, Look, ToKeeper};
 use super::realm::Inherited;
 use super::spawner;
+use crate::sandbox::identity::{BOX_ID, RANGE_FIRST};
 use crate::sandbox::plan::{Context, KEEPER, Step, StepError};
 use crate::sandbox::tree;
+use crate::spec::Profile;
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
+use crate::workspace::ownership::{Owner, take_back};
 use crate::workspace::{
     Budget, FileError, FileReason, PendingWrite, Snapshot, Told, Tree, Watch, WorkspacePath, diff,
     display,
@@ -47,7 +50,7 @@ pub fn main(inherited: Inherited) -> ! {
 fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     let mut root = Some(root);
     for step in KEEPER {
-        spawner::one(*step, &mut root, &[])?;
+        spawner::one(*step, &mut root, &[], Profile::Default)?;
     }
     let attach = datagram::receive::<ToKeeper>(engine.as_fd()).at(Step::AttachMount, "engine")?;
     let Some((ToKeeper::Attach { given }, descriptors)) = attach else {
@@ -57,6 +60,8 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     let mut keeper = Keeper {
         tree: attach_tree(descriptors.next(), WORKSPACE)?,
         scratch: attach_tree(descriptors.next(), SCRATCH)?,
+        others: descriptors.collect(),
+        since: rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec,
         given,
         latest: None,
         held: HashMap::new(),
@@ -104,6 +109,10 @@ fn send(engine: &OwnedFd, answer: &FromKeeper, beside: Option<&OwnedFd>) -> Resu
 struct Keeper {
     tree: Tree,
     scratch: Tree,
+    /// Of the caller's mounts those that code which keeps capabilities can write to.
+    others: Vec<OwnedFd>,
+    /// When the session began, in seconds of the epoch.
+    since: i64,
     /// The workspace is the caller's own: changes there may be a risk to the caller's tools.
     given: bool,
     latest: Option<Rc<Snapshot>>,
@@ -127,6 +136,7 @@ impl Keeper {
         self.tree.keep_usable()?;
         match request {
             ToKeeper::Attach { .. } => Err(broken("attached already")),
+            ToKeeper::TakeBack => self.take_back().map(done),
             ToKeeper::Begin { rescan, instead } => self.begin(rescan, instead),
             ToKeeper::Changes {
                 since,
@@ -183,6 +193,21 @@ impl Keeper {
                 self.scratch.clear().map(done)
             }
         }
+    }
+
+    /// All of it, whatever fails.
+    fn take_back(&self) -> Result<(), FileError> {
+        let user = Owner {
+            uid: BOX_ID,
+            gid: BOX_ID,
+        };
+        let range = (RANGE_FIRST, 2 * RANGE_FIRST);
+        let trees = [&self.tree, &self.scratch].map(|tree| tree.take_back(range, user, self.since));
+        let others = self
+            .others
+            .iter()
+            .map(|tree| take_back(tree.as_fd(), range, user, Some(self.since)));
+        trees.into_iter().chain(others).fold(Ok(()), Result::and)
     }
 
     fn next(&mut self) -> u64 {

@@ -11,6 +11,7 @@ use crate::sandbox::numbers::Numbers;
 use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
+use crate::spec::Profile;
 use crate::workspace::FileError;
 
 /// Names a realm: all processes of one host id.
@@ -44,6 +45,8 @@ pub struct Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
     pub mode: Mode,
+    /// Whether realms have ids that code can become, and if not, why.
+    pub range: Result<(), String>,
 }
 
 /// A request to the launcher; the answer bears the same number.
@@ -89,6 +92,7 @@ pub struct TreeRequest {
     /// Device and inode of what was judged.
     pub identity: Option<(u64, u64)>,
     pub read_only: bool,
+    pub no_exec: bool,
     /// Map the source's owner to the sandbox's user, so that files come out owned by who owned the directory.
     pub map_owner: bool,
 }
@@ -117,6 +121,8 @@ pub enum LauncherReply {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ToRealm {
     pub role: Role,
+    /// Of what lives in that root.
+    pub profile: Profile,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -139,10 +145,12 @@ pub enum FromSpawner {
 /// A request to a keeper; answers come in order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToKeeper {
-    /// Beside it: the workspace's tree, and that of the session's own directory.
+    /// Beside it: the workspace's tree, that of the session's own directory, and others that are to be taken back.
     Attach {
         given: bool,
     },
+    /// No code of the session runs: what belongs to ids of its range becomes its user's.
+    TakeBack,
     /// Looks at the tree now; what changes later counts from here. `rescan`: others than sandboxes may have written.
     /// `instead`: a snapshot to let go of.
     Begin {

@@ -17,6 +17,7 @@ pub mod owners;
 pub mod realm;
 pub mod scratch;
 pub mod spawner;
+mod subordinate;
 mod template;
 
 use std::ffi::OsString;

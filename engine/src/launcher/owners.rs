@@ -5,14 +5,16 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat2};
 
+use crate::sandbox::identity::{BOX_ID, HostIds, Mode as IdMode, RANGE_FIRST};
 use crate::sandbox::tree;
+use crate::workspace::FileError;
 use crate::workspace::ownership::{self, Owner};
 
 /// Below an engine's directory on disk.
@@ -100,11 +102,39 @@ impl OwnerRecord {
     }
 
     /// Gives the tree back by its path. A tree that is not there any more needs nothing.
-    fn give_back(&self) -> io::Result<()> {
+    fn give_back(&self, mode: IdMode) -> io::Result<()> {
         let Some(tree) = self.open()? else {
             return Ok(());
         };
-        ownership::give_back(tree.as_fd(), self.borrower, self.lender).map_err(io::Error::other)
+        let given_back = match mode {
+            // The next launcher can.
+            IdMode::Root if self.is_callers() => return Err(io::ErrorKind::PermissionDenied.into()),
+            IdMode::Root => self.give_back_in(tree.as_fd()),
+            // Only what the code gave to whom it could become is not the caller's, and here it shows as in a realm.
+            IdMode::Rootless { .. } => {
+                let user = Owner {
+                    uid: BOX_ID,
+                    gid: BOX_ID,
+                };
+                ownership::take_back(tree.as_fd(), (RANGE_FIRST, 2 * RANGE_FIRST), user, None)
+            }
+        };
+        given_back.map_err(io::Error::other)
+    }
+
+    /// Whether the sandbox's user is who owned the tree before: only who can map its range can give back the rest.
+    #[must_use]
+    pub fn is_callers(&self) -> bool {
+        self.lender.uid == self.borrower.uid
+    }
+
+    /// Gives back what is in the tree, and what the code there gave to whom it could become.
+    pub fn give_back_in(&self, tree: BorrowedFd<'_>) -> Result<(), FileError> {
+        ownership::give_back(tree, self.borrower, self.lender)?;
+        match HostIds::of_user(self.borrower.uid) {
+            Some(range) => ownership::take_back(tree, range, self.lender, None),
+            None => Ok(()),
+        }
     }
 
     /// A clone of the tree without what is mounted in it: what the sandbox had.
@@ -152,7 +182,7 @@ pub fn list(records: &Path) -> Vec<(PathBuf, Option<OwnerRecord>)> {
 
 /// Gives back all that the records of a dead or ending engine name. Whether nothing is left to be given back: else the
 /// records stay for the next sweep.
-pub fn give_back_all(engine_directory: &Path) -> bool {
+pub fn give_back_all(engine_directory: &Path, mode: IdMode) -> bool {
     let mut whole = true;
     let mut found = Vec::new();
     for (file, record) in list(&records_in(engine_directory)) {
@@ -164,8 +194,10 @@ pub fn give_back_all(engine_directory: &Path) -> bool {
     // A tree inside another may have been another's.
     found.sort_by_key(|(_, record)| std::cmp::Reverse(record.path.components().count()));
     for (file, record) in found {
-        wait_for_end_of(record.borrower.uid);
-        whole &= record.give_back().is_ok() && fs::remove_file(file).is_ok();
+        if !record.is_callers() {
+            wait_for_end_of(record.borrower.uid);
+        }
+        whole &= record.give_back(mode).is_ok() && fs::remove_file(file).is_ok();
     }
     whole
 }
@@ -219,13 +251,13 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_read_keeps_its_engine_s_directory() {
         let base = tempfile::tempdir().unwrap();
-        assert!(give_back_all(base.path()));
+        assert!(give_back_all(base.path(), IdMode::Root));
         let records = records_in(base.path());
         fs::create_dir(&records).unwrap();
         fs::write(records.join("torn.new"), "stepbox").unwrap();
-        assert!(give_back_all(base.path()));
+        assert!(give_back_all(base.path(), IdMode::Root));
         fs::write(records.join("other.record"), "of another version").unwrap();
-        assert!(!give_back_all(base.path()));
+        assert!(!give_back_all(base.path(), IdMode::Root));
     }
 
     #[test]

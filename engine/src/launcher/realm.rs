@@ -14,6 +14,7 @@ use rustix::thread::{
 use super::message::{Role, ToRealm};
 use super::{keeper, spawner, template};
 use crate::sandbox::identity::BOX_ID;
+use crate::spec::Profile;
 use crate::sys::clone::{Namespaces, fork};
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
@@ -25,6 +26,7 @@ pub struct Inherited {
     pub root: OwnedFd,
     pub engine: OwnedFd,
     pub cgroups: Vec<OwnedFd>,
+    pub profile: Profile,
 }
 
 /// The life of a realm; `launcher` is its socket. `become_user`: the ids inside are mapped by now and are to be taken.
@@ -58,7 +60,7 @@ fn live(launcher: &OwnedFd, become_user: bool) -> io::Result<()> {
             else {
                 return Ok(());
             };
-            make(request.role, descriptors, launcher)?;
+            make(request, descriptors, launcher)?;
         }
     }
 }
@@ -76,7 +78,8 @@ fn take_user() -> io::Result<()> {
     Ok(())
 }
 
-fn make(role: Role, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::Result<()> {
+fn make(request: ToRealm, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::Result<()> {
+    let ToRealm { role, profile } = request;
     let mut all = descriptors.into_iter();
     let (Some(root), Some(engine)) = (all.next(), all.next()) else {
         return Err(io::ErrorKind::InvalidData.into());
@@ -85,6 +88,7 @@ fn make(role: Role, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::Result
         root,
         engine,
         cgroups: all.collect(),
+        profile,
     };
     let namespaces = match role {
         Role::Spawner | Role::Template => Namespaces::MOUNT

@@ -22,12 +22,9 @@ pub fn remove_groups(directories: &[std::path::PathBuf]) {
 }
 
 /// Gives back to its owners what the records of a dead or ending engine name; whether its directory may go. Else it is
-/// left to the next sweep: only root can give back.
+/// left to the next sweep.
 pub fn settle(path: &Path, mode: Mode) -> bool {
-    match mode {
-        Mode::Root => owners::give_back_all(path),
-        Mode::Rootless { .. } => owners::list(&owners::records_in(path)).is_empty(),
-    }
+    owners::give_back_all(path, mode)
 }
 
 /// Removes the directory of a dead or ending engine once it is settled.

@@ -15,9 +15,11 @@ use rustix::thread::set_no_new_privs;
 
 use super::message::{FromSpawner, ToSpawner};
 use super::realm::{Inherited, reap};
+use crate::sandbox::identity::Identity;
 use crate::sandbox::plan::{Context, SPAWNER, Step, StepError};
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::sandbox::{capabilities, init, seccomp, tree};
+use crate::spec::{Capabilities, Profile};
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::{close_range, exit_now};
 use crate::sys::{datagram, keyring, netdevice, signal};
@@ -32,10 +34,11 @@ pub fn main(inherited: Inherited) -> ! {
         root,
         engine,
         cgroups,
+        profile,
     } = inherited;
     // Inherited by every sandbox.
     signal::reset_dispositions();
-    let code = match live(&engine, root, cgroups) {
+    let code = match live(&engine, root, cgroups, profile) {
         Ok(()) => 0,
         Err(error) => {
             // A peer that is gone needs no telling.
@@ -46,10 +49,15 @@ pub fn main(inherited: Inherited) -> ! {
     exit_now(code)
 }
 
-fn live(engine: &OwnedFd, root: OwnedFd, cgroups: Vec<OwnedFd>) -> Result<(), StepError> {
+fn live(
+    engine: &OwnedFd,
+    root: OwnedFd,
+    cgroups: Vec<OwnedFd>,
+    profile: Profile,
+) -> Result<(), StepError> {
     let mut root = Some(root);
     for step in SPAWNER {
-        one(*step, &mut root, &cgroups)?;
+        one(*step, &mut root, &cgroups, profile)?;
     }
     drop(cgroups);
     tell(engine, &FromSpawner::Ready, &[])?;
@@ -57,7 +65,12 @@ fn live(engine: &OwnedFd, root: OwnedFd, cgroups: Vec<OwnedFd>) -> Result<(), St
 }
 
 /// Takes one step of a list of the plan.
-pub fn one(step: Step, root: &mut Option<OwnedFd>, cgroups: &[OwnedFd]) -> Result<(), StepError> {
+pub fn one(
+    step: Step,
+    root: &mut Option<OwnedFd>,
+    cgroups: &[OwnedFd],
+    profile: Profile,
+) -> Result<(), StepError> {
     match step {
         Step::DieWithParent => {
             set_parent_process_death_signal(Some(Signal::KILL)).at(step, "spawner")
@@ -81,13 +94,20 @@ pub fn one(step: Step, root: &mut Option<OwnedFd>, cgroups: &[OwnedFd]) -> Resul
         )
         .at(step, "/proc"),
         Step::PivotRoot => pivot_root().at(step, "/"),
-        Step::LoopbackUp => netdevice::loopback_up().at(step, "lo"),
+        Step::LoopbackUp => {
+            // Nobody's service can be taken the place of: a server listens where it always does. What an older kernel
+            // does not have, it does not give.
+            let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+            netdevice::loopback_up().at(step, "lo")
+        }
         Step::SessionKeyring => keyring::join_fresh().at(step, "session keyring"),
         Step::LockSecurebits => capabilities::lock_securebits().at(step, "securebits"),
-        Step::DropBoundingSet => capabilities::drop_bounding_set().at(step, "bounding set"),
+        Step::DropBoundingSet => {
+            capabilities::drop_bounding_set(Capabilities::NONE).at(step, "bounding set")
+        }
         Step::NoNewPrivileges => set_no_new_privs(true).at(step, "no_new_privs"),
         Step::BaseFilter => {
-            crate::sys::seccomp::load(seccomp::base_filter()).at(step, "base filter")
+            crate::sys::seccomp::load(seccomp::base_filter(profile)).at(step, "base filter")
         }
         other => Err(StepError::new(
             other,
@@ -213,9 +233,10 @@ fn prepare(
         false => namespaces.and(Namespaces::CGROUP),
     };
     let leaf = leaf.as_ref().map(AsFd::as_fd);
-    let child = match spec.tasks {
-        Some(_) => fork_with_users(namespaces, leaf)?,
-        None => fork(namespaces, leaf).at(Step::CloneSandbox, "a sandbox's init")?,
+    let child = if spec.own_users() {
+        fork_with_users(namespaces, leaf, spec.identity)?
+    } else {
+        fork(namespaces, leaf).at(Step::CloneSandbox, "a sandbox's init")?
     };
     match child {
         Some(child) => Ok(child.pidfd),
@@ -226,10 +247,11 @@ fn prepare(
     }
 }
 
-/// Forks into a user namespace of its own as well, in which every id is what it is here. The child waits until it is.
+/// Forks into a user namespace of its own as well. The child waits until its ids are mapped.
 fn fork_with_users(
     namespaces: Namespaces,
     leaf: Option<BorrowedFd<'_>>,
+    identity: Identity,
 ) -> Result<Option<Child>, StepError> {
     let step = Step::OwnUsers;
     let (go_read, go_write) =
@@ -249,27 +271,20 @@ fn fork_with_users(
         return Ok(None);
     };
     // A child that is not told to go on ends.
-    for map in ["uid_map", "gid_map"] {
-        same_ids(child.pid, map).at(step, map)?;
+    for (map, seen) in [("uid_map", identity.uid), ("gid_map", identity.gid)] {
+        map_ids(child.pid, map, identity, seen).at(step, map)?;
     }
     rustix::io::write(&go_write, b"x").at(step, "a sandbox's init")?;
     Ok(Some(child))
 }
 
-fn same_ids(child: i32, map: &str) -> io::Result<()> {
+fn map_ids(child: i32, map: &str, identity: Identity, seen: u32) -> io::Result<()> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
-    let own = std::fs::read_to_string(format!("/proc/self/{map}"))?;
-    let same: String = own
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            let (first, _, count) = (words.next()?, words.next()?, words.next()?);
-            Some(format!("{first} {first} {count}\n"))
-        })
-        .collect();
+    let around = std::fs::read_to_string(format!("/proc/self/{map}"))?;
+    let lines = identity.lines(seen, &around);
     let path = format!("/proc/{child}/{map}");
     let file = openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(file, same.as_bytes())?;
+    rustix::io::write(file, lines.as_bytes())?;
     Ok(())
 }
 

@@ -24,6 +24,7 @@ use crate::sandbox::plan::{Context, Step, StepError, TEMPLATE};
 use crate::sandbox::skeleton::{CODE_DIRECTORY, HOST_NAME, put_back, take_aside};
 use crate::sandbox::template::{BOOT, FromTemplate, LIBRARY, Program, SCRIPT, START};
 use crate::sandbox::tree;
+use crate::spec::Profile;
 use crate::sys::datagram;
 use crate::sys::exec::{StringTable, close_range, duplicate_to, execve, exit_now};
 use crate::sys::signal;
@@ -39,9 +40,14 @@ const TEMPORARY: &str = "/tmp";
 
 /// Becomes an interpreter, or ends.
 pub(super) fn main(inherited: Inherited) -> ! {
-    let Inherited { root, engine, .. } = inherited;
+    let Inherited {
+        root,
+        engine,
+        profile,
+        ..
+    } = inherited;
     signal::reset_dispositions();
-    if let Err(error) = live(&engine, root) {
+    if let Err(error) = live(&engine, root, profile) {
         let refused = FromTemplate::Refused(format!("\0{error}"));
         // A peer that is gone needs no telling.
         let _ = datagram::send(engine.as_fd(), &refused, &[]);
@@ -49,7 +55,7 @@ pub(super) fn main(inherited: Inherited) -> ! {
     exit_now(1)
 }
 
-fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
+fn live(engine: &OwnedFd, root: OwnedFd, profile: Profile) -> Result<(), StepError> {
     let Some((program, deps)) =
         datagram::receive::<Program>(engine.as_fd()).at(Step::ReadRequest, "the engine")?
     else {
@@ -78,7 +84,7 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
                 let error = execute(engine, &program).unwrap_or_else(|error| error);
                 return Err(StepError::new(*step, operand, &error));
             }
-            other => one(*other, &mut root, &[])?,
+            other => one(*other, &mut root, &[], profile)?,
         }
     }
     Ok(())

@@ -42,7 +42,7 @@ impl Keeper {
         launcher: &Launcher,
         realm: RealmId,
         root: &RootSpec,
-        trees: [BorrowedFd<'_>; 2],
+        trees: &[BorrowedFd<'_>],
         given: bool,
     ) -> Result<Self, KeeperError> {
         let channel = launcher
@@ -54,7 +54,7 @@ impl Keeper {
             settled: AtomicU64::new(0),
             opened: AtomicBool::new(false),
         };
-        match keeper.ask(&ToKeeper::Attach { given }, &trees).await? {
+        match keeper.ask(&ToKeeper::Attach { given }, trees).await? {
             (FromKeeper::Done, beside) => keeper.touched = beside.into_iter().next(),
             _ => return Err(PROTOCOL.into()),
         }
@@ -100,6 +100,11 @@ impl Keeper {
             (FromKeeper::Done, _) => Ok(()),
             _ => Err(PROTOCOL.into()),
         }
+    }
+
+    /// Makes everything that code which keeps capabilities gave away its user's again.
+    pub async fn take_back(&self) -> Result<(), KeeperError> {
+        self.done(&ToKeeper::TakeBack, &[]).await
     }
 
     /// Remembers the workspace as it is; gives the number to ask [`Self::changes`] with, once.

@@ -33,6 +33,7 @@ pub struct Started {
     socket: OwnedFd,
     pub pid: u32,
     pub mode: Mode,
+    range: Result<(), String>,
 }
 
 /// Executes the launcher from this same binary and waits until it stands. To be called before any thread exists.
@@ -58,10 +59,12 @@ pub fn start(setup: &Setup) -> Result<Started, PoolError> {
     let answer: Option<(Result<Ready, StepError>, _)> =
         datagram::receive(ours.as_fd()).map_err(PoolError::io("launcher"))?;
     let (ready, _) = answer.ok_or(PoolError::Gone("the launcher"))?;
+    let Ready { mode, range } = ready?;
     Ok(Started {
         socket: ours,
         pid: child.id(),
-        mode: ready?.mode,
+        mode,
+        range,
     })
 }
 
@@ -82,6 +85,8 @@ struct Inner {
 pub struct Launcher {
     inner: Arc<Inner>,
     pub mode: Mode,
+    /// Whether code that keeps capabilities has ids to use them on, and if not, why.
+    pub range: Result<(), Arc<str>>,
 }
 
 impl Launcher {
@@ -101,6 +106,7 @@ impl Launcher {
         Ok(Self {
             inner,
             mode: started.mode,
+            range: started.range.map_err(Arc::from),
         })
     }
 

@@ -192,6 +192,7 @@ impl Slot {
             identity: None,
             read_only: true,
             map_owner: false,
+            no_exec: true,
         };
         let (tree, _, _) = launcher.clone_tree(request).await?;
         self.attach(&Attachment {
@@ -278,12 +279,13 @@ impl Slot {
             None => None,
         };
         let fork = Fork {
-            users: spec.tasks.is_some(),
+            users: spec.own_users(),
             fence: spec.fence.as_ref().map(Fence::flags),
             leaf: leaf.is_some(),
             tasks: spec.tasks,
             pinned: spec.pinned,
             held: self.holds(spec),
+            kept: spec.kept.bits(),
             environment,
         };
         let ways = std::mem::take(&mut skeleton.ways);

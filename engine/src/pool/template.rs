@@ -61,7 +61,10 @@ impl Template {
         let deps: Vec<_> = deps.iter().map(AsFd::as_fd).collect();
         let _ = channel.send(program, &deps).await;
         let _ = channel
-            .send(&Setup::new(preload, program.usual.clone()), &[])
+            .send(
+                &Setup::new(root.profile, preload, program.usual.clone()),
+                &[],
+            )
             .await;
         match receive(&channel, "a template").await? {
             (FromTemplate::Ready(kib), _) => Ok(Self {

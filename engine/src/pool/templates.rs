@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::template::{Template, TemplateError};
 use super::{Launcher, PoolError};
 use crate::launcher::message::{RealmId, TreeRequest};
-use crate::sandbox::plan::{Step, StepError};
+use crate::sandbox::plan::Step;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
 use crate::spec::Interpreter;
@@ -41,6 +41,8 @@ const MEMORY_PART: u64 = 20;
 pub struct TemplateKey {
     pub realm: RealmId,
     pub root: RootSpec,
+    /// The only session that has it; none: all that agree in the rest.
+    pub session: Option<String>,
     pub preload: Vec<String>,
     /// A session's packages, where some of the above are imported from: device and inode of the directory too.
     pub deps: Option<(PathBuf, (u64, u64))>,
@@ -232,12 +234,14 @@ impl Templates {
                     tokio::time::sleep(AGAIN).await;
                 }
                 // The session, or the engine, is over; or a module ends the interpreter.
-                TemplateError::Pool(
-                    PoolError::Gone(_)
-                    | PoolError::Step(StepError {
-                        step: Step::Realm, ..
-                    }),
-                ) => {
+                TemplateError::Pool(PoolError::Gone(_)) => {
+                    tracing::debug!("a template ended before it stood");
+                    return Booted::Never("it ended".into());
+                }
+                // So is the session when its realm is gone.
+                TemplateError::Pool(PoolError::Step(error))
+                    if error.step == Step::Realm && error.errno == libc::ESRCH =>
+                {
                     tracing::debug!("a template ended before it stood");
                     return Booted::Never("it ended".into());
                 }
@@ -262,6 +266,7 @@ impl Templates {
                     source: source.clone(),
                     identity: Some(*identity),
                     read_only: true,
+                    no_exec: false,
                     map_owner: true,
                 };
                 Some(self.launcher.clone_tree(request).await?.0)
@@ -290,6 +295,12 @@ impl Templates {
     /// A realm is over.
     pub fn forget(&self, realm: RealmId) {
         self.entries().retain(|key, _| key.realm != realm);
+    }
+
+    /// A session is over: what only that had is of no use to anybody.
+    pub fn forget_session(&self, session: &str) {
+        self.entries()
+            .retain(|key, _| key.session.as_deref() != Some(session));
     }
 
     /// Those that stand.

@@ -1,12 +1,15 @@
-//! Capabilities on their way to none. A new user namespace gives all of them again, and its own way back: whoever makes
+//! Capabilities on their way to none, or to the few that the caller has the code keep. A new user namespace gives all of them again, and its own way back: whoever makes
 //! one starts anew.
 
 use std::io;
 
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
+    set_capabilities_secure_bits,
 };
+
+use crate::spec::Capabilities;
 
 /// No uid gives a capability, and nothing can change that.
 pub fn lock_securebits() -> io::Result<()> {
@@ -20,9 +23,12 @@ pub fn lock_securebits() -> io::Result<()> {
     )?)
 }
 
-/// No program that is executed can have one. What this process has now it keeps.
-pub fn drop_bounding_set() -> io::Result<()> {
+/// No program that is executed can have one but `kept`. What this process has now it keeps.
+pub fn drop_bounding_set(kept: Capabilities) -> io::Result<()> {
     for number in 0..64 {
+        if kept.bits() >> number & 1 == 1 {
+            continue;
+        }
         let capability = CapabilitySet::from_bits_retain(1 << number);
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
@@ -34,15 +40,20 @@ pub fn drop_bounding_set() -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves this process none. Allocates nothing.
-pub fn drop_all() -> rustix::io::Result<()> {
+/// Leaves this process `kept`, and what it executes too, whoever it is.
+pub fn drop_others(kept: Capabilities) -> io::Result<()> {
     clear_ambient_capability_set()?;
+    let set = CapabilitySet::from_bits_retain(kept.bits());
     set_capabilities(
         None,
         CapabilitySets {
-            effective: CapabilitySet::empty(),
-            permitted: CapabilitySet::empty(),
-            inheritable: CapabilitySet::empty(),
+            effective: set,
+            permitted: set,
+            inheritable: set,
         },
-    )
+    )?;
+    for capability in set.iter() {
+        configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
 }

@@ -394,7 +394,7 @@ impl Step {
             ),
             Self::LoopbackUp => (
                 "loopback-up",
-                "127.0.0.1 works in the slot's own network namespace, which has no other device",
+                "127.0.0.1 works in the slot's own network namespace, which has no other device; every port is free to listen on",
             ),
             Self::SessionKeyring => (
                 "session-keyring",
@@ -402,11 +402,11 @@ impl Step {
             ),
             Self::LockSecurebits => (
                 "lock-securebits",
-                "uid 0 gives no capabilities, and cannot get that back",
+                "uid 0 gives no capabilities, and cannot get that back; not for code that keeps some, which is to lose them as everywhere when it gives up uid 0",
             ),
             Self::DropBoundingSet => (
                 "drop-bounding-set",
-                "no program that is executed can gain a capability",
+                "no program that is executed can gain a capability; again for each user namespace, which has all of them at first",
             ),
             Self::NoNewPrivileges => (
                 "no-new-privileges",
@@ -414,7 +414,7 @@ impl Step {
             ),
             Self::BaseFilter => (
                 "base-filter",
-                "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it",
+                "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it; the untrusted profile has its own",
             ),
             Self::TemplateScratch => (
                 "template-scratch",
@@ -438,7 +438,7 @@ impl Step {
             ),
             Self::AttachMount => (
                 "attach-mount",
-                "the workspace, the home, the caller's mounts, the numbers and on cgroup v1 the slot's cgroups, read-only; by descriptor: no path is looked up again",
+                "the workspace, the home, the caller's mounts, the numbers and on cgroup v1 the slot's cgroups, read-only; by descriptor: no path is looked up again; for the untrusted profile nothing that code can write is executable",
             ),
             Self::EmptyScratch => (
                 "empty-scratch",
@@ -450,7 +450,7 @@ impl Step {
             ),
             Self::OwnUsers => (
                 "own-users",
-                "where no cgroup counts tasks: a user namespace of the sandbox's own with the same ids, so that the kernel counts its tasks alone",
+                "for another user than the default, kept capabilities and the untrusted profile: a user namespace of the sandbox's own; and where no cgroup counts tasks, so that the kernel counts its alone",
             ),
             Self::OomScore => (
                 "oom-score",
@@ -458,7 +458,7 @@ impl Step {
             ),
             Self::MountProc => (
                 "mount-proc",
-                "a /proc that shows this sandbox's processes only",
+                "a /proc that shows this sandbox's processes only; for the untrusted profile without anything else, and without init",
             ),
             Self::MaskProc => (
                 "mask-proc",
@@ -534,7 +534,10 @@ impl Step {
                 "close-descriptors",
                 "nothing above 2 survives execve; of kernel() three descriptors do, which its interpreter closes before a cell runs",
             ),
-            Self::DropCapabilities => ("drop-capabilities", "no capability in any set"),
+            Self::DropCapabilities => (
+                "drop-capabilities",
+                "no capability in any set but those that cap_drop leaves",
+            ),
             Self::SignalMask => ("signal-mask", "no signal blocked, none ignored"),
             Self::StepFilter => (
                 "step-filter",

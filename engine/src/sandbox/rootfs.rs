@@ -15,17 +15,22 @@ use rustix::mount::MountAttrFlags;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::Hierarchy;
-use super::identity::{BOX_ID, BOX_NAME, home, temporary};
+use super::identity::{home, temporary};
 use super::plan::{Context, ROOT, Step, StepError};
 use super::tree;
-use crate::spec::Interpreter;
+use crate::spec::{ACCOUNTS, GROUPS, Interpreter, Profile, User};
 use crate::sys::mount::{Attributes, set_attributes};
 
-/// What distinguishes one root from another. Equal specs share one root.
+/// What distinguishes one root, and what lives in it, from another. Equal specs share one root, and slots that no session
+/// has yet.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
 pub struct RootSpec {
     pub interpreter: Option<Interpreter>,
     pub mount_points: Vec<MountPoint>,
+    /// Whose home is the home.
+    pub user: User,
+    /// Which filter what lives there is born with.
+    pub profile: Profile,
 }
 
 /// A place for a mount of the session.
@@ -282,13 +287,8 @@ impl Builder<'_> {
     }
 
     fn etc(&self) -> Result<(), StepError> {
-        let group = format!("root:x:0:\n{BOX_NAME}:x:{BOX_ID}:\nnogroup:x:65534:\n");
         let home = home(self.spec.interpreter.as_ref());
-        let passwd = format!(
-            "root:x:0:0:root:/nonexistent:/bin/sh\n\
-             {BOX_NAME}:x:{BOX_ID}:{BOX_ID}:{BOX_NAME}:{home}:/bin/sh\n\
-             nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
-        );
+        let (passwd, group) = accounts(&self.spec.user, home);
         let built = [
             ("passwd", passwd.as_str()),
             ("group", group.as_str()),
@@ -473,6 +473,32 @@ impl Builder<'_> {
             .map_or(Ok(()), fs::create_dir_all)
             .at(step, target.display().to_string())
     }
+}
+
+/// The files of the accounts and groups. The sandbox's user has an entry, whatever its numbers are.
+fn accounts(user: &User, home: &str) -> (String, String) {
+    let User { uid, gid, name } = user;
+    let mut passwd = String::new();
+    for (other, number, group) in ACCOUNTS {
+        if other == name {
+            passwd += &format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh\n");
+        } else if number != *uid {
+            let shell = if number == 0 { "/bin/sh" } else { "/bin/false" };
+            passwd += &format!("{other}:x:{number}:{group}:{other}:/nonexistent:{shell}\n");
+        }
+    }
+    let known = GROUPS.iter().any(|(_, number)| number == gid);
+    let mut groups = String::new();
+    for (other, number) in GROUPS {
+        // A number without a group takes the place of the default one's.
+        let number = if !known && other == User::default().name {
+            *gid
+        } else {
+            number
+        };
+        groups += &format!("{other}:x:{number}:\n");
+    }
+    (passwd, groups)
 }
 
 /// Makes a mount point beneath `root`, whatever links the image holds on the way.

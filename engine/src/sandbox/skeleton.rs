@@ -12,12 +12,12 @@ use rustix::process::{
 use serde::{Deserialize, Serialize};
 
 use super::capabilities;
-use super::identity::BOX_ID;
+use super::identity::Identity;
 use super::init::FromInit;
 use super::landlock::Fence;
 use super::plan::{Context, SKELETON, Step, StepError};
 use super::{mask, numbers, seccomp, tree};
-use crate::spec::Tmpfs;
+use crate::spec::{Capabilities, Profile, Tmpfs};
 use crate::sys::clone::Namespaces;
 use crate::sys::{datagram, namespace};
 
@@ -40,10 +40,32 @@ pub struct SkeletonSpec {
     pub own_cgroup: bool,
     /// The engine is given what it measures the sandbox's memory by.
     pub watched: bool,
+    pub identity: Identity,
+    pub kept: Capabilities,
+    pub profile: Profile,
     /// A process may be forked into the sandbox: the engine is given the ways in.
     pub joinable: bool,
     /// None: the kernel has no Landlock to use.
     pub fence: Option<Fence>,
+}
+
+impl SkeletonSpec {
+    /// Whether the sandbox has a user namespace of its own below the realm's.
+    #[must_use]
+    pub fn own_users(&self) -> bool {
+        self.tasks.is_some()
+            || self.profile == Profile::Untrusted
+            || self.identity != Identity::default()
+            || !self.kept.is_empty()
+    }
+
+    /// How scratch in memory is mounted.
+    fn scratch(&self) -> MountFlags {
+        match self.profile {
+            Profile::Default => SCRATCH,
+            Profile::Untrusted => SCRATCH | MountFlags::NOEXEC,
+        }
+    }
 }
 
 /// The name of every sandbox.
@@ -65,9 +87,10 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<Built, StepE
     let mut code = None;
     let mut rules = None;
     let mut listener = None;
+    let mut segments = None;
     for step in SKELETON {
         match step {
-            Step::MountCode => code = Some(mount_code().at(*step, CODE_DIRECTORY)?),
+            Step::MountCode => code = Some(mount_code(spec).at(*step, CODE_DIRECTORY)?),
             Step::FenceRules => {
                 let under = Some(Path::new(CODE_DIRECTORY));
                 let made = spec.fence.as_ref().map(|fence| fence.rules(under));
@@ -76,9 +99,14 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<Built, StepE
                     StepError::new(*step, path.display().to_string(), &error)
                 })?;
             }
+            // The new /proc may not have it.
+            Step::MountProc if spec.watched => {
+                segments = Some(open_segments().at(*step, "/proc/sysvipc")?);
+                run(*step, spec)?;
+            }
             Step::StepFilter => {
                 listener = Some(
-                    crate::sys::seccomp::load_with_listener(seccomp::step_filter())
+                    crate::sys::seccomp::load_with_listener(seccomp::step_filter(spec.profile))
                         .at(*step, "init")?,
                 );
             }
@@ -87,7 +115,12 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<Built, StepE
                 datagram::send(engine, &FromInit::Ready, &[listener.as_fd()])
                     .at(*step, "the engine")?;
             }
-            Step::ShowMemory if spec.watched => show_memory(spec, engine).at(*step, "/proc")?,
+            Step::ShowMemory if spec.watched => {
+                let segments = segments.take().ok_or_else(missing);
+                segments
+                    .and_then(|segments| show_memory(spec, segments, engine))
+                    .at(*step, "/proc")?;
+            }
             Step::ShowNamespaces if spec.joinable => {
                 let code = code.as_ref().ok_or_else(missing);
                 code.and_then(|code| show_namespaces(spec, code, rules.as_ref(), engine))
@@ -110,12 +143,28 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
     match step {
         Step::DieWithParent => set_parent_process_death_signal(Some(Signal::KILL)).at(step, "init"),
         // The spawner did both for its own user namespace.
-        Step::LockSecurebits | Step::DropBoundingSet if spec.tasks.is_none() => Ok(()),
+        Step::LockSecurebits | Step::DropBoundingSet if !spec.own_users() => Ok(()),
+        // Who gives up uid 0 is to lose what that had, as everywhere.
+        Step::LockSecurebits if !spec.kept.is_empty() => Ok(()),
         Step::LockSecurebits => capabilities::lock_securebits().at(step, "securebits"),
-        Step::DropBoundingSet => capabilities::drop_bounding_set().at(step, "bounding set"),
+        Step::DropBoundingSet => {
+            capabilities::drop_bounding_set(spec.kept).at(step, "bounding set")
+        }
         Step::OomScore => oom_score().at(step, "1000"),
         Step::MountProc => {
-            mount("proc", "/proc", "proc", SCRATCH | MountFlags::NOEXEC, None).at(step, "/proc")
+            let options = match spec.profile {
+                Profile::Default => None,
+                // Processes alone, and of those the ones that the code could look into anyway.
+                Profile::Untrusted => Some(c"hidepid=ptraceable,subset=pid"),
+            };
+            mount(
+                "proc",
+                "/proc",
+                "proc",
+                SCRATCH | MountFlags::NOEXEC,
+                options,
+            )
+            .at(step, "/proc")
         }
         Step::MaskProc => mask::proc(),
         Step::ShowNumbers => show_numbers(),
@@ -123,7 +172,9 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
         Step::OwnCgroup => own_cgroup().at(step, CGROUPS),
         Step::MountTmpfs => mount_all_tmpfs(spec),
         Step::MountShm if spec.shm == 0 => Ok(()),
-        Step::MountShm => mount_tmpfs(Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm"),
+        Step::MountShm => {
+            mount_tmpfs(spec, Path::new("/dev/shm"), spec.shm, "1777").at(step, "/dev/shm")
+        }
         Step::MountPts => mount(
             "devpts",
             "/dev/pts",
@@ -133,7 +184,7 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
         )
         .at(step, "/dev/pts"),
         Step::Hostname => rustix::system::sethostname(HOST_NAME.as_bytes()).at(step, HOST_NAME),
-        Step::DropCapabilities => capabilities::drop_all().at(step, "init"),
+        Step::DropCapabilities => capabilities::drop_others(spec.kept).at(step, "init"),
         Step::ShowMemory | Step::ShowNamespaces => Ok(()),
         Step::Undumpable => set_dumpable_behavior(DumpableBehavior::NotDumpable).at(step, "init"),
         other => Err(StepError::new(
@@ -146,12 +197,9 @@ fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
 
 /// What the sandbox's memory is measured by: its `/proc`, its System V segments, and each file system in memory that the
 /// code can write to.
-fn show_memory(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> io::Result<()> {
+fn show_memory(spec: &SkeletonSpec, segments: OwnedFd, engine: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let read = OFlags::RDONLY | OFlags::CLOEXEC;
-    // A kernel without System V has no segments, as this file has none.
-    let segments = openat(CWD, "/proc/sysvipc/shm", read, Mode::empty())
-        .or_else(|_| openat(CWD, "/dev/null", read, Mode::empty()))?;
     let proc = openat(CWD, "/proc", read | OFlags::DIRECTORY, Mode::empty())?;
     let mut windows = vec![proc, segments];
     if spec.shm > 0 {
@@ -167,6 +215,16 @@ fn show_memory(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// The list of System V segments of this process's IPC namespace.
+fn open_segments() -> io::Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let read = OFlags::RDONLY | OFlags::CLOEXEC;
+    // A kernel without System V has no segments, as this file has none.
+    let opened = openat(CWD, "/proc/sysvipc/shm", read, Mode::empty())
+        .or_else(|_| openat(CWD, "/dev/null", read, Mode::empty()));
+    Ok(opened?)
+}
+
 /// The directory for the code's file, the namespaces, and the rules of the fence, in the order in which `child.rs` of the
 /// template takes them.
 fn show_namespaces(
@@ -178,7 +236,7 @@ fn show_namespaces(
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let mut ways = vec![rustix::io::fcntl_dupfd_cloexec(code, 3)?];
     let names = ["pid", "net", "mnt", "ipc", "uts", "cgroup"];
-    let users = spec.tasks.map(|_| "user");
+    let users = spec.own_users().then_some("user");
     for name in names.into_iter().chain(users) {
         let path = Path::new("/proc/self/ns").join(name);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -210,7 +268,7 @@ fn mount_all_tmpfs(spec: &SkeletonSpec) -> Result<(), StepError> {
         let operand = tmpfs.target.display().to_string();
         // One below another needs its mount point made there.
         fs::create_dir_all(&tmpfs.target).at(step, operand.clone())?;
-        mount_tmpfs(&tmpfs.target, tmpfs.size, "1777").at(step, operand)?;
+        mount_tmpfs(spec, &tmpfs.target, tmpfs.size, "1777").at(step, operand)?;
     }
     put_back(aside, step)
 }
@@ -269,29 +327,31 @@ fn make_point(path: &Path, tree: &OwnedFd) -> io::Result<()> {
     fs::write(path, "")
 }
 
-fn mount_tmpfs(target: &Path, size: u64, mode: &str) -> io::Result<()> {
+fn mount_tmpfs(spec: &SkeletonSpec, target: &Path, size: u64, mode: &str) -> io::Result<()> {
     // One inode for each 4 KiB: a file system full of empty files ends as one full of bytes does.
     let inodes = (size / 4096).max(64);
     let options = std::ffi::CString::new(format!(
-        "size={size},nr_inodes={inodes},mode={mode},uid={BOX_ID},gid={BOX_ID}"
+        "size={size},nr_inodes={inodes},mode={mode},uid={},gid={}",
+        spec.identity.uid, spec.identity.gid
     ))?;
     Ok(mount(
         "tmpfs",
         target,
         "tmpfs",
-        SCRATCH,
+        spec.scratch(),
         Some(options.as_c_str()),
     )?)
 }
 
 /// A small file system that is read-only by its path: the mount that can be written to is covered. A mount that is not in
 /// the tree would do too, but the end of each costs a grace period of the kernel's.
-fn mount_code() -> io::Result<OwnedFd> {
+fn mount_code(spec: &SkeletonSpec) -> io::Result<OwnedFd> {
     let path = Path::new(CODE_DIRECTORY);
-    mount_tmpfs(path, 64 << 20, "755")?;
+    mount_tmpfs(spec, path, 64 << 20, "755")?;
     let writable = open(path)?;
     mount_bind(path, path)?;
-    mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | SCRATCH, "")?;
+    let flags = MountFlags::BIND | MountFlags::RDONLY | spec.scratch();
+    mount_remount(path, flags, "")?;
     Ok(writable)
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Step, StepError};
 use super::seccomp;
+use crate::spec::Profile;
 
 /// The library that an interpreter loads.
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
@@ -46,9 +47,9 @@ pub struct Setup {
 impl Setup {
     /// `environment`: the variables of most steps.
     #[must_use]
-    pub fn new(preload: Vec<String>, environment: Vec<(String, String)>) -> Self {
+    pub fn new(profile: Profile, preload: Vec<String>, environment: Vec<(String, String)>) -> Self {
         Self {
-            step_filter: instructions(seccomp::step_filter()),
+            step_filter: instructions(seccomp::step_filter(profile)),
             pin_filter: instructions(seccomp::pin_filter()),
             preload,
             environment,
@@ -91,6 +92,8 @@ pub struct Fork {
     /// A second process may hold the memory, so that the end of the first does not wait until it is taken apart: not where
     /// memory is measured by looking at processes.
     pub held: bool,
+    /// Capabilities of the code.
+    pub kept: u64,
     /// What the code's environment will most likely be.
     pub environment: Vec<(String, String)>,
 }
@@ -168,11 +171,13 @@ mod tests {
     #[test]
     fn what_the_engine_says_is_what_the_library_reads() {
         let setup = encode(&Setup::new(
+            Profile::Untrusted,
             vec!["json".into(), "numpy.random".into()],
             vec![("A".into(), "1".into())],
         ));
         let read = native::Setup::read(&setup).unwrap();
-        assert_eq!(read.filters.step, instructions(seccomp::step_filter()));
+        let filter = seccomp::step_filter(Profile::Untrusted);
+        assert_eq!(read.filters.step, instructions(filter));
         assert_eq!(read.filters.pin, instructions(seccomp::pin_filter()));
         let names: Vec<_> = read.preload.iter().collect();
         assert_eq!(names, [b"json".as_slice(), b"numpy.random"]);
@@ -186,6 +191,7 @@ mod tests {
             tasks: Some(300),
             pinned: true,
             held: true,
+            kept: 1 << 40 | 3,
             environment: vec![("A".into(), "x".repeat(200))],
         }));
         let Some(native::Order::Fork(read)) = native::Order::read(&fork) else {
@@ -194,6 +200,7 @@ mod tests {
         assert!(read.users && !read.leaf && read.pinned && read.held);
         assert_eq!(read.fence, Some(5));
         assert_eq!(read.tasks, Some(300));
+        assert_eq!(read.kept, 1 << 40 | 3);
         let strings: Vec<_> = read.environment.iter().collect();
         assert_eq!(strings, [b"A".as_slice(), "x".repeat(200).as_bytes()]);
         assert!(matches!(

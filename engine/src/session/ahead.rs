@@ -93,6 +93,7 @@ fn is_plain(spec: &SandboxSpec) -> bool {
         && spec.mounts.is_empty()
         && spec.preload.is_empty()
         && spec.prewarm.is_none()
+        && spec.kept.is_empty()
 }
 
 /// What of a spec makes two sessions alike.

@@ -266,6 +266,7 @@ impl Slots {
             source: source.to_owned(),
             identity: None,
             read_only: true,
+            no_exec: false,
             // It is the engine's, and everybody may read it.
             map_owner: false,
         };

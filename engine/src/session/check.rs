@@ -2,10 +2,11 @@
 
 use super::SessionError;
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
+use crate::pool::Launcher;
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
 use crate::sandbox::landlock;
-use crate::spec::SandboxSpec;
+use crate::spec::{Profile, SandboxSpec, User};
 
 /// The limits and what keeps them. Refuses a limit that cannot bind, unless the caller said that it need not.
 pub(super) fn limits(
@@ -22,6 +23,22 @@ pub(super) fn limits(
         let enforced_by = match max {
             Some(_) => cgroups.mechanism(resource, max),
             None => EnforcedBy::None,
+        };
+        let escapes = enforced_by == EnforcedBy::Rlimit && spec.kept.becomes_others();
+        if escapes && spec.enforce_limits {
+            return Err(SessionError::Unavailable {
+                what: format!(
+                    "{option} cannot be enforced on this host for code that keeps SETUID: tasks are counted for each \
+                     user, and it can become others; drop SETUID with cap_drop, pass {option}=None for no limit, or \
+                     enforce_limits=False to run without it"
+                ),
+                mend: None,
+            });
+        }
+        let enforced_by = if escapes {
+            EnforcedBy::None
+        } else {
+            enforced_by
         };
         if max.is_some() && enforced_by == EnforcedBy::None && spec.enforce_limits {
             return Err(cannot_bind(cgroups, resource, option, max));
@@ -69,22 +86,73 @@ fn cannot_bind(
     }
 }
 
+/// Refuses capabilities that there are no ids for.
+pub(super) fn capabilities(launcher: &Launcher, spec: &SandboxSpec) -> Result<(), SessionError> {
+    let Err(why) = &launcher.range else {
+        return Ok(());
+    };
+    if spec.kept.is_empty() {
+        return Ok(());
+    }
+    let who = match launcher.mode {
+        Mode::Rootless { .. } => "ids of /etc/subuid and /etc/subgid",
+        Mode::Root => "ids of its own, as /etc/subuid gives to users",
+    };
+    Err(SessionError::Unavailable {
+        what: format!(
+            "cap_drop keeps capabilities, and those need {who}, which there are none of: {why}; leave cap_drop out"
+        ),
+        mend: mend_range(launcher.mode),
+    })
+}
+
+/// How an ordinary user gets ids. Root has them, but in a container that has few itself.
+pub(super) fn mend_range(mode: Mode) -> Option<String> {
+    let mend = "install newuidmap and newgidmap (the package uidmap or shadow-utils), and as root: usermod \
+                --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\"";
+    matches!(mode, Mode::Rootless { .. }).then(|| mend.to_owned())
+}
+
 /// The layers in force, for results.
-pub(super) fn isolation(mode: Mode) -> Vec<String> {
+pub(super) fn isolation(mode: Mode, spec: &SandboxSpec) -> Vec<String> {
     let mut layers: Vec<String> = [
         "namespaces: user pid mount net ipc uts cgroup",
         "root: read-only",
         "network: loopback only",
-        "capabilities: none",
-        "no_new_privs",
-        "seccomp: allowlist, kill list by notification",
     ]
     .map(str::to_owned)
     .into();
     layers.push(landlock::described());
+    let kept: Vec<_> = spec.kept.names().collect();
+    layers.push(if kept.is_empty() {
+        "capabilities: none".to_owned()
+    } else {
+        format!("capabilities: {} within the sandbox", kept.join(" "))
+    });
+    layers.push("no_new_privs".to_owned());
+    match spec.profile {
+        Profile::Default => layers.push("seccomp: allowlist, kill list by notification".to_owned()),
+        Profile::Untrusted => layers.extend(
+            [
+                "profile: untrusted",
+                "seccomp: allowlist, everything else ends the step",
+                "exec: nothing that the code can write",
+                "unix sockets: pairs only",
+                "proc: the code's own processes only",
+            ]
+            .map(str::to_owned),
+        ),
+    }
     layers.push(match mode {
         Mode::Root => "identity: a host id of this session's own".to_owned(),
         Mode::Rootless { .. } => "identity: the caller's host id".to_owned(),
     });
+    if !kept.is_empty() {
+        layers.push("ids: a range, given back after each step".to_owned());
+    }
+    let User { uid, gid, name } = &spec.user;
+    if spec.user != User::default() {
+        layers.push(format!("user: {name} ({uid}:{gid})"));
+    }
     layers
 }

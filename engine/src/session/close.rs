@@ -36,6 +36,7 @@ impl Engine {
             tracing::warn!("steps of a closed session are still ending");
         }
         session.slots.close().await;
+        session.take_back(u32::MAX).await;
         // The keeper has the rights for whatever modes code left; it must go before its realm does.
         if let Err(error) = session.keeper.clear().await {
             tracing::warn!(%error, "a session's files could not be removed by its keeper");
@@ -43,6 +44,7 @@ impl Engine {
         if self.mode() == Mode::Root {
             self.inner.templates.forget(session.realm);
         }
+        self.inner.templates.forget_session(&session.id);
         self.inner.spares.release_realm(session.realm).await;
         let directory = session.directory.clone();
         let slots = Arc::clone(&session.slots);

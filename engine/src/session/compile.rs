@@ -16,11 +16,12 @@ use crate::bytecode::{Building, COMPILER, DEPS, UnpackError};
 use crate::launcher::message::{RealmId, TreeRequest};
 use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Attachment, PoolError, Seed, Slot};
+use crate::sandbox::identity::Identity;
 use crate::sandbox::init::Request;
 use crate::sandbox::landlock::Fence;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::{Limits, Mount, Tmpfs};
+use crate::spec::{Capabilities, Limits, Mount, Tmpfs};
 use crate::supervise::{Observed, Orders, watch};
 
 /// How long a compile waits after the session that wants it: the first steps have the processors.
@@ -214,6 +215,7 @@ impl Compile {
             source: mount.source.clone(),
             identity: Some(mount.identity),
             read_only: true,
+            no_exec: false,
             map_owner: true,
         };
         let (tree, _, _) = self.engine.inner.launcher.clone_tree(request).await?;
@@ -284,6 +286,9 @@ impl Compile {
                 .filter(|_| cgroups.mechanism(Resource::Pids, Some(TASKS)) == EnforcedBy::Rlimit),
             pinned: false,
             own_cgroup: cgroups.has_leaves(),
+            identity: Identity::default(),
+            kept: Capabilities::NONE,
+            profile: self.root.profile,
             watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
             joinable: false,
             // What it makes it prints.

@@ -124,14 +124,23 @@ impl Engine {
         })
     }
 
+    /// Why code cannot keep capabilities on this host, and the command that mends it; none: it can.
+    #[must_use]
+    pub fn why_no_range(&self) -> Option<(String, Option<String>)> {
+        let launcher = &self.inner.launcher;
+        let why = launcher.range.as_ref().err()?;
+        Some((why.to_string(), check::mend_range(launcher.mode)))
+    }
+
     /// Says what would be enforced and which layers would be in force; errors when the host cannot give them.
     pub fn check(
         &self,
         spec: &SandboxSpec,
     ) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
+        check::capabilities(&self.inner.launcher, spec)?;
         Ok((
             check::limits(&self.inner.cgroups, spec)?,
-            check::isolation(self.mode()),
+            check::isolation(self.mode(), spec),
         ))
     }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::bytecode::{PLACE, VARIABLE};
-use crate::sandbox::identity::{BOX_NAME, home, temporary};
+use crate::sandbox::identity::{home, temporary};
 use crate::sandbox::numbers::Numbers;
-use crate::spec::{DEPS, Interpreter, Limits};
+use crate::spec::{DEPS, Interpreter, Limits, Profile, User};
 
 /// Where a session's caches are, on disk and kept between its steps.
 pub(super) const CACHE: &str = "/var/cache/user";
@@ -54,6 +54,7 @@ pub(super) struct Python {
 pub(super) fn build(
     interpreter: Option<&Interpreter>,
     limits: &Limits,
+    (user, profile): (&User, Profile),
     python: Python,
     directory: &Path,
     session: &BTreeMap<String, String>,
@@ -63,14 +64,14 @@ pub(super) fn build(
         ("ASAN_OPTIONS", "detect_leaks=0"),
         ("HOME", home(interpreter)),
         ("LANG", "C.UTF-8"),
-        ("LOGNAME", BOX_NAME),
+        ("LOGNAME", user.name.as_str()),
         ("MPLBACKEND", "Agg"),
         ("PYTHONDONTWRITEBYTECODE", "1"),
         ("PYTHONNOUSERSITE", "1"),
         ("SHELL", "/bin/sh"),
         ("TERM", "dumb"),
         ("TMPDIR", temporary(interpreter)),
-        ("USER", BOX_NAME),
+        ("USER", user.name.as_str()),
         ("NODE_PATH", "/workspace/node_modules"),
         ("XDG_CACHE_HOME", CACHE),
     ]
@@ -87,6 +88,10 @@ pub(super) fn build(
     }
     variables.insert("PWD".to_owned(), directory.display().to_string());
     variables.insert("PATH".to_owned(), path(interpreter));
+    if profile == Profile::Untrusted {
+        // A mere attempt would end the step.
+        variables.insert("UV_USE_IO_URING".to_owned(), "0".to_owned());
+    }
     if python.bytecode {
         variables.insert(VARIABLE.to_owned(), PLACE.to_owned());
     }
@@ -212,6 +217,7 @@ mod tests {
         build(
             None,
             &limits,
+            (&User::default(), Profile::Default),
             Python {
                 bytecode,
                 deps: false,

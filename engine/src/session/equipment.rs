@@ -11,6 +11,7 @@ use super::slots::{Kind, Ready, SessionMount, Slots};
 use crate::launcher::message::TreeRequest;
 use crate::pool::{Attachment, Booted, PoolError, Skeleton, Slot};
 use crate::sandbox::identity::{home, temporary};
+use crate::spec::Profile;
 
 /// How long a fork ahead may take.
 const FORK_PATIENCE: Duration = Duration::from_secs(5);
@@ -169,11 +170,12 @@ impl Slots {
             source: mount.source.clone(),
             identity: mount.identity,
             read_only: mount.read_only,
+            no_exec: self.no_exec(mount),
             map_owner: true,
         };
         let (tree, mapped, _) = self.launcher.clone_tree(request).await?;
         if mapped {
-            return Ok(tree);
+            return self.remember(mount, tree).await;
         }
         if !mount.ours || mount.target == Path::new(WORKSPACE) {
             self.owners.note_untranslated();
@@ -188,6 +190,31 @@ impl Slots {
             return self.borrow(mount.source.clone(), tree).await;
         }
         Ok(tree)
+    }
+
+    /// Where code may change owners in a tree of the caller's, whoever is left at the end knows of it.
+    async fn remember(&self, mount: &SessionMount, tree: OwnedFd) -> Result<OwnedFd, PoolError> {
+        if self.skeleton.kept.is_empty() || mount.ours || mount.read_only {
+            return Ok(tree);
+        }
+        let (owners, source) = (Arc::clone(&self.owners), mount.source.clone());
+        let remembered = tokio::task::spawn_blocking(move || {
+            owners.remember(&source, &tree)?;
+            Ok(tree)
+        });
+        remembered
+            .await
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(|source| PoolError::Io {
+                what: "remember whose a workspace or mount is",
+                source,
+            })
+    }
+
+    /// Nothing that untrusted code can write is executed, nor what lies in a place where it can.
+    fn no_exec(&self, mount: &SessionMount) -> bool {
+        self.skeleton.profile == Profile::Untrusted
+            && (!mount.read_only || mount.target.starts_with(WORKSPACE))
     }
 
     async fn borrow(&self, source: PathBuf, tree: OwnedFd) -> Result<OwnedFd, PoolError> {

@@ -291,6 +291,8 @@ impl Engine {
         tokio::spawn(async move {
             let end = kernel::live(skeleton, &slot, orders, commands).await;
             let ending = give_back(&owner, slot, end);
+            // The cell that it ended with may still be counted.
+            owner.take_back(1).await;
             // Nobody may be left to hear it.
             let _ = tell.send(Some(ending));
         });
@@ -332,6 +334,7 @@ impl Engine {
         let environment = environment::build(
             session.interpreter.as_ref(),
             &limits,
+            (&session.spec.user, session.spec.profile),
             environment::Python {
                 bytecode: slot.bytecode == Some(true),
                 deps: session.spec.deps().is_some(),

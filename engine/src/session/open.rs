@@ -16,12 +16,12 @@ use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{EnforcedBy, Resource};
 use crate::pool::{Keeper, PoolError};
 use crate::sandbox::cgroup::Cgroups;
-use crate::sandbox::identity::{Mode, home, temporary};
+use crate::sandbox::identity::{Identity, Mode, Others, home, temporary};
 use crate::sandbox::landlock::Fence;
 use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::{MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::{Interpreter, Limits, SandboxSpec, WorkspaceSource, shm_size};
+use crate::spec::{Interpreter, Limits, Profile, SandboxSpec, WorkspaceSource, shm_size};
 use crate::workspace::source::create_workspace;
 
 /// Directories that programs expect in the cache, as the sandbox's user's own.
@@ -42,6 +42,7 @@ impl Engine {
 
     /// Makes a session that is in no table yet.
     pub(super) async fn open(&self, spec: SandboxSpec) -> Result<Session, SessionError> {
+        check::capabilities(&self.inner.launcher, &spec)?;
         let limits = check::limits(&self.inner.cgroups, &spec)?;
         let interpreter = match &spec.interpreter {
             Some(interpreter) => Some(interpreter.clone()),
@@ -110,7 +111,7 @@ impl Engine {
         let posture = Posture {
             realm,
             skeleton: skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
-            warm: Warm::new(self.inner.templates.clone(), &spec, realm.0, &root),
+            warm: Warm::new(self.inner.templates.clone(), &spec, (realm.0, &id), &root),
             root,
             kept: kept(&spec),
             mounts: mounts(&spec, &workspace, directory),
@@ -140,7 +141,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let mut isolation = check::isolation(launcher.mode);
+        let mut isolation = check::isolation(launcher.mode, &spec);
         if launcher.mode == Mode::Root {
             isolation.extend(slots.owners.described().map(str::to_owned));
         }
@@ -175,15 +176,26 @@ impl Engine {
         };
         let workspace = slots.tree(&tree(workspace, !given)).await?;
         let scratch = slots.tree(&tree(directory, true)).await?;
-        Ok(Keeper::make(
-            &slots.launcher,
-            slots.realm.0,
-            &slots.root,
-            [workspace.as_fd(), scratch.as_fd()],
-            given,
-        )
-        .await?)
+        let mut trees = vec![workspace, scratch];
+        if !spec.kept.is_empty() {
+            for mount in slots.mounts.iter().filter(|mount| is_given_up(mount)) {
+                trees.push(slots.tree(mount).await?);
+            }
+        }
+        let trees: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
+        let (launcher, realm) = (&slots.launcher, slots.realm.0);
+        let keeper = Keeper::make(launcher, realm, &slots.root, &trees, given).await?;
+        if !spec.kept.is_empty() {
+            // An engine that was killed could not.
+            keeper.take_back().await?;
+        }
+        Ok(keeper)
     }
+}
+
+/// Whether code can give away what is in a mount of the caller's.
+fn is_given_up(mount: &SessionMount) -> bool {
+    !mount.read_only && !mount.ours && mount.target != Path::new(WORKSPACE)
 }
 
 /// A mount point below the workspace is the caller's to make: nothing of ours is ever in there.
@@ -270,6 +282,8 @@ fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
     RootSpec {
         interpreter,
         mount_points,
+        user: spec.user.clone(),
+        profile: spec.profile,
     }
 }
 
@@ -314,6 +328,9 @@ fn skeleton_spec(
         tasks: pids.filter(|_| kept_by(Resource::Pids, pids) == Some(EnforcedBy::Rlimit)),
         pinned: kept_by(Resource::Cpu, cpu) == Some(EnforcedBy::Throttle),
         own_cgroup: cgroups.has_leaves(),
+        identity: identity(spec),
+        kept: spec.kept,
+        profile: spec.profile,
         // A step may have a limit where its session has none.
         watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
         joinable: interpreter.is_some() && spec.prewarm != Some(0),
@@ -337,6 +354,21 @@ fn places(spec: &SandboxSpec, interpreter: Option<&Interpreter>, has_shm: bool) 
         .chain(tmpfs)
         .chain(mounts.map(|mount| mount.target.clone()))
         .collect()
+}
+
+/// Who the code is, and whom it can see beside itself.
+fn identity(spec: &SandboxSpec) -> Identity {
+    Identity {
+        uid: spec.user.uid,
+        gid: spec.user.gid,
+        others: if spec.profile == Profile::Untrusted {
+            Others::None
+        } else if spec.kept.is_empty() {
+            Others::Image
+        } else {
+            Others::Range
+        },
+    }
 }
 
 fn mounts(spec: &SandboxSpec, workspace: &Path, directory: &Path) -> Vec<SessionMount> {
@@ -394,6 +426,13 @@ fn protected(workspace: &Path, names: &[String]) -> Vec<SessionMount> {
             .filter(|place| !place.as_os_str().is_empty())
             .collect();
         places.reverse();
+        // Of a linked work tree `.git` is a file that says where the rest is: then that is what is protected.
+        let file = places.iter().position(|place| {
+            let found = workspace.join(place).symlink_metadata();
+            found.is_ok_and(|found| found.is_file())
+        });
+        let name = file.map_or(Path::new(name), |index| places[index]);
+        places.truncate(file.map_or(places.len(), |index| index + 1));
         // Nothing can be mounted on a link, nor on what is not there.
         let plain = |place: &&Path| {
             let found = workspace.join(place).symlink_metadata();
@@ -411,7 +450,7 @@ fn protected(workspace: &Path, names: &[String]) -> Vec<SessionMount> {
                 source: workspace.join(place),
                 identity: None,
                 target,
-                read_only: place == Path::new(name),
+                read_only: place == name,
                 ours: false,
             });
         }

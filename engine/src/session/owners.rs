@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::fstat;
+use rustix::fs::{Mode, OFlags, Stat, fstat};
 
 use crate::launcher::owners::{self, OwnerRecord};
 use crate::workspace::ownership::{self, Owner};
@@ -19,6 +19,8 @@ struct Lent {
     file: PathBuf,
     /// Wherever it is moved meanwhile.
     tree: OwnedFd,
+    /// Its owners were changed; else the file system translates them, and the code may change some.
+    changed: bool,
 }
 
 /// Dropped, everything is given back.
@@ -60,7 +62,7 @@ impl Owners {
 
     /// What results say about it.
     pub(super) fn described(&self) -> Option<&'static str> {
-        if !self.lent().is_empty() {
+        if self.lent().iter().any(|lent| lent.changed) {
             Some("owners: changed in place and given back at close")
         } else if self.untranslated.load(Ordering::Relaxed) {
             None
@@ -77,15 +79,7 @@ impl Owners {
         if covered && !lent.is_empty() {
             return Ok(());
         }
-        let record = OwnerRecord {
-            path: path.to_owned(),
-            identity: (stat.st_dev, stat.st_ino),
-            lender: Owner {
-                uid: stat.st_uid,
-                gid: stat.st_gid,
-            },
-            borrower: self.borrower,
-        };
+        let record = self.record(path, &stat);
         let tree = tree.try_clone()?;
         let name = format!("{}-{}", self.session, lent.len());
         let file = record.write(&self.records, &name)?;
@@ -99,10 +93,54 @@ impl Owners {
         }
         let (lender, borrower) = (record.lender, record.borrower);
         // Before the first change: whatever fails from here on is given back.
-        lent.push(Lent { record, file, tree });
+        lent.push(Lent {
+            record,
+            file,
+            tree,
+            changed: true,
+        });
         let tree = lent.last().map(|lent| lent.tree.as_fd());
         tree.map_or(Ok(()), |tree| ownership::lend(tree, lender, borrower))
             .map_err(io::Error::other)
+    }
+
+    fn record(&self, path: &Path, stat: &Stat) -> OwnerRecord {
+        OwnerRecord {
+            path: path.to_owned(),
+            identity: (stat.st_dev, stat.st_ino),
+            lender: Owner {
+                uid: stat.st_uid,
+                gid: stat.st_gid,
+            },
+            borrower: self.borrower,
+        }
+    }
+
+    /// Remembers a tree, the clone of `path`, in which code may change owners though nothing else does.
+    pub(super) fn remember(&self, path: &Path, tree: &OwnedFd) -> io::Result<()> {
+        // By the path: the clone shows translated owners.
+        let stat = rustix::fs::lstat(path)?;
+        let record = self.record(path, &stat);
+        let mut lent = self.lent();
+        let known = |lent: &Lent| lent.record.identity == record.identity;
+        if lent.iter().any(known) || fstat(tree)?.st_ino != stat.st_ino {
+            return Ok(());
+        }
+        let name = format!("{}-{}", self.session, lent.len());
+        let file = record.write(&self.records, &name)?;
+        // Not the clone, through which owners are others than on disk.
+        let tree = rustix::fs::open(
+            path,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        lent.push(Lent {
+            record,
+            file,
+            tree,
+            changed: false,
+        });
+        Ok(())
     }
 
     /// Whether a session of this or another engine has the tree, a part of it, or one that it is in.
@@ -129,14 +167,19 @@ impl Owners {
     /// large. What cannot be given back is left to the sweep, by its record.
     pub(super) fn give_back(&self) {
         let mut lent = std::mem::take(&mut *self.lent());
+        // What only the keeper could give back it has.
+        lent.retain(|lent| !lent.record.is_callers() || fs::remove_file(&lent.file).is_err());
         if lent.is_empty() {
             return;
         }
         owners::wait_for_end_of(self.borrower.uid);
         // A tree inside another may have been another's.
         lent.sort_by_key(|lent| std::cmp::Reverse(lent.record.path.components().count()));
-        for Lent { record, file, tree } in lent {
-            let given = ownership::give_back(tree.as_fd(), record.borrower, record.lender);
+        for Lent {
+            record, file, tree, ..
+        } in lent
+        {
+            let given = record.give_back_in(tree.as_fd());
             if let Err(error) = given {
                 tracing::warn!(reason = ?error.reason, "a tree could not be given back to its owner");
             } else if let Err(error) = fs::remove_file(file) {

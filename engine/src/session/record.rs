@@ -155,6 +155,18 @@ impl Session {
         free
     }
 
+    /// Makes what code gave away its user's again, where it could give something away and none of it runs any more.
+    /// `ending`: how many steps are counted that have ended. A result is not withheld for what cannot be taken back.
+    pub(super) async fn take_back(&self, ending: u32) {
+        let none = self.spec.kept.is_empty();
+        if none || self.steps_running() > ending || self.slots.lent() > 0 {
+            return;
+        }
+        if let Err(error) = self.keeper.take_back().await {
+            tracing::warn!(%error, "what a session gave away could not be taken back");
+        }
+    }
+
     pub(super) fn steps_running(&self) -> u32 {
         self.running.load(Ordering::Relaxed)
     }

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock, statfs};
 use crate::launcher::message::Setup;
 use crate::launcher::owners::give_back_all;
 use crate::launcher::scratch::remove_directory;
+use crate::sandbox::identity::Mode;
 
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
@@ -118,14 +119,14 @@ impl RuntimeDir {
         };
         for id in names(base, "data-") {
             if self.is_dead(&id) {
-                give_back_all(&base.join(format!("data-{id}")));
+                give_back_all(&base.join(format!("data-{id}")), Mode::Root);
             }
         }
     }
 
     /// Removes the directories, once what is recorded there has been given back.
     pub fn remove(&self) {
-        if give_back_all(&self.scratch) {
+        if give_back_all(&self.scratch, Mode::Root) {
             remove_directory(&self.scratch);
         }
         remove_directory(&self.state);

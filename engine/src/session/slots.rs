@@ -259,6 +259,11 @@ impl Slots {
         self.state().total
     }
 
+    /// How many are not coming back soon.
+    pub(super) fn lent(&self) -> usize {
+        self.state().lent
+    }
+
     /// A slot is not coming back soon: steps are to have others.
     pub(super) fn lend(self: &Arc<Self>) {
         self.state().lent += 1;

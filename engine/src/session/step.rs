@@ -15,8 +15,8 @@ use super::slots::Kind;
 use super::warm::is_forkable;
 use crate::launcher::message::Changes;
 use crate::outcome::{
-    AppliedLimit, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
-    classify,
+    AppliedLimit, EnforcedBy, Evidence, Output, Resource, Start, StartupFailure, StepEvent,
+    StepResult, Usage, classify,
 };
 use crate::pool::{Forked, PoolError, Skeleton, Slot};
 use crate::sandbox::cgroup::Counters;
@@ -169,6 +169,7 @@ impl Run<'_> {
     }
 
     pub(super) async fn changes(&self, since: Option<u64>) -> Result<Changes, SessionError> {
+        self.session.take_back(1).await;
         let Some(since) = since else {
             return Ok(Changes::default());
         };
@@ -193,6 +194,7 @@ impl Run<'_> {
         let environment = environment::build(
             self.session.interpreter.as_ref(),
             &self.limits,
+            (&spec.user, spec.profile),
             environment::Python {
                 bytecode: slot.bytecode == Some(true),
                 deps: spec.deps().is_some(),
@@ -343,6 +345,15 @@ impl Run<'_> {
             peak_memory: _,
         } = observed;
         let mut limits = applied;
+        for limit in &mut limits {
+            let unkept = |known: &AppliedLimit| {
+                known.resource == limit.resource && known.enforced_by == EnforcedBy::None
+            };
+            // What counts for others does not for code that can become others.
+            if limit.enforced_by == EnforcedBy::Rlimit && self.session.limits.iter().any(unkept) {
+                limit.enforced_by = EnforcedBy::None;
+            }
+        }
         limits.extend(
             self.session
                 .limits

@@ -9,7 +9,7 @@ use crate::launcher::message::RealmId;
 use crate::pool::{Booted, Slot, Template, TemplateKey, Templates};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
-use crate::spec::{DEPS, Limits, SandboxSpec};
+use crate::spec::{DEPS, Limits, Profile, SandboxSpec};
 
 /// A session's part of a template: which one, and what to expect of a step.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Warm {
     pub(super) fn new(
         templates: Templates,
         spec: &SandboxSpec,
-        realm: RealmId,
+        (realm, session): (RealmId, &str),
         root: &RootSpec,
     ) -> Option<Self> {
         let interpreter = root.interpreter.as_ref()?;
@@ -39,6 +39,7 @@ impl Warm {
             environment::build(
                 Some(interpreter),
                 limits,
+                (&spec.user, spec.profile),
                 environment::Python {
                     bytecode,
                     deps: spec.deps().is_some(),
@@ -70,6 +71,7 @@ impl Warm {
             key: TemplateKey {
                 realm,
                 root: root.clone(),
+                session: (spec.profile == Profile::Untrusted).then(|| session.to_owned()),
                 preload: spec.preload.clone(),
                 deps: deps.map(|mount| (mount.source.clone(), mount.identity)),
             },

@@ -11,7 +11,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
     let plain = [
         ("setup", request.setup.is_some()),
         ("egress_allow", request.egress_allow.is_some()),
-        ("user", request.user.is_some()),
         ("profiles", !request.profiles.is_empty()),
         ("resident", request.resident == Some(true)),
         ("setup_network", request.setup_network.is_some()),
@@ -47,11 +46,7 @@ fn check_choices(request: &SpecRequest, violations: &mut Violations) {
         Choice::Unknown(number) => violations.add("network", unknown(number)),
     }
     match request.security_profile {
-        Choice::Default | Choice::Named(ProfileChoice::Default) => {}
-        Choice::Named(ProfileChoice::Untrusted) => violations.add(
-            "security_profile",
-            format!("{}; write \"default\"", absent("\"untrusted\" is ")),
-        ),
+        Choice::Default | Choice::Named(ProfileChoice::Default | ProfileChoice::Untrusted) => {}
         Choice::Unknown(number) => violations.add("security_profile", unknown(number)),
     }
     match request.isolation_mode {
@@ -61,19 +56,6 @@ fn check_choices(request: &SpecRequest, violations: &mut Violations) {
             format!("{}; write \"full\"", absent("\"reduced\" is ")),
         ),
         Choice::Unknown(number) => violations.add("isolation_mode", unknown(number)),
-    }
-    if request
-        .cap_drop
-        .as_deref()
-        .is_some_and(|dropped| !matches!(dropped, [all] if all.eq_ignore_ascii_case("ALL")))
-    {
-        violations.add(
-            "cap_drop",
-            format!(
-                "{}; write (\"ALL\",) or leave it out",
-                absent("keeping capabilities is ")
-            ),
-        );
     }
 }
 
@@ -112,13 +94,6 @@ mod tests {
                 "egress_allow",
                 SpecRequest {
                     egress_allow: Some(vec![]),
-                    ..base()
-                },
-            ),
-            (
-                "user",
-                SpecRequest {
-                    user: Some("root".into()),
                     ..base()
                 },
             ),
@@ -214,30 +189,9 @@ mod tests {
                 },
             ),
             (
-                "security_profile",
-                SpecRequest {
-                    security_profile: Choice::Named(ProfileChoice::Untrusted),
-                    ..base()
-                },
-            ),
-            (
                 "isolation_mode",
                 SpecRequest {
                     isolation_mode: Choice::Named(IsolationChoice::Reduced),
-                    ..base()
-                },
-            ),
-            (
-                "cap_drop",
-                SpecRequest {
-                    cap_drop: Some(vec![]),
-                    ..base()
-                },
-            ),
-            (
-                "cap_drop",
-                SpecRequest {
-                    cap_drop: Some(vec!["NET_RAW".into()]),
                     ..base()
                 },
             ),
@@ -258,7 +212,6 @@ mod tests {
             ttl_s: Some(60.0),
             deps_readonly: Some(false),
             resident: Some(false),
-            cap_drop: Some(vec!["ALL".into()]),
             workspace_max_bytes: Cap::Uncapped,
             network: Choice::Named(NetworkChoice::None),
             ..SpecRequest::default()

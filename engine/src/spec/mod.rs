@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 mod absent;
+mod capability;
 pub mod mount;
 mod name;
 pub mod request;
@@ -15,14 +16,17 @@ mod size;
 mod step;
 mod text;
 mod tmpfs;
+mod user;
 mod violations;
 
+pub use capability::Capabilities;
 pub use name::is_id;
 pub use session::parse_spec;
 pub use size::{mebibytes, parse_size};
 pub use step::{parse_language, parse_step};
 pub use text::{shown, shown_path};
 pub use tmpfs::shm_size;
+pub use user::{ACCOUNTS, DEFAULT_ID, GROUPS, User};
 pub use violations::Violations;
 
 /// Files of the caller's own tools that run or steer them: read-only in a given workspace unless `protect` says else.
@@ -64,6 +68,10 @@ pub struct SandboxSpec {
     pub max_output: u64,
     /// Refuse to start when a limit that was asked for cannot be enforced.
     pub enforce_limits: bool,
+    pub profile: Profile,
+    pub user: User,
+    /// What the code may do beside what its user may, in its own user namespace.
+    pub kept: Capabilities,
     pub track_files: bool,
     /// Names at the top of a given workspace that are read-only for the code.
     pub protect: Vec<String>,
@@ -110,6 +118,15 @@ pub struct Limits {
 pub enum Network {
     None,
     Host,
+}
+
+/// How much of what ordinary programs use is given up for a smaller way out.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+pub enum Profile {
+    #[default]
+    Default,
+    /// For code that means harm.
+    Untrusted,
 }
 
 /// Where a session's packages are, when something is mounted there.

@@ -5,14 +5,18 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::absent::check_absent;
+use super::capability::parse_kept;
 use super::mount::{self, Host, HostAccess, Observed, Refusal};
 use super::name::{check_env, check_labels, parse_name};
-use super::request::{Cap, InterpreterRequest, MountRequest, SpecRequest};
+use super::request::{
+    Cap, Choice, InterpreterRequest, MountRequest, NetworkChoice, ProfileChoice, SpecRequest,
+};
 use super::text::{holds_nul, shown, shown_path};
 use super::tmpfs::parse_tmpfs;
+use super::user::parse_user;
 use super::{
-    Image, Interpreter, Limits, Mount, Network, PROTECTED, SandboxSpec, Violation, Violations,
-    WorkspaceSource,
+    Capabilities, Image, Interpreter, Limits, Mount, Network, PROTECTED, Profile, SandboxSpec,
+    Violation, Violations, WorkspaceSource,
 };
 
 const MEMORY_DEFAULT_MB: u64 = 512;
@@ -68,6 +72,15 @@ pub fn parse_spec(
         .name
         .as_deref()
         .and_then(|name| violations.take("name", parse_name(name)));
+    let user = parse_user(request.user.as_deref(), &mut violations);
+    let kept = parse_kept(request.cap_drop.as_deref(), &mut violations);
+    let profile = match request.security_profile {
+        Choice::Named(ProfileChoice::Untrusted) => Profile::Untrusted,
+        _ => Profile::Default,
+    };
+    if profile == Profile::Untrusted {
+        check_untrusted(&request, kept, &mut violations);
+    }
     let protect = parse_protect(request.protect.as_deref(), &mut violations);
     let preload = parse_preload(&request.preload, request.prewarm, &mut violations);
     let workspace = parse_workspace(
@@ -100,6 +113,9 @@ pub fn parse_spec(
             env: request.env,
             max_output,
             enforce_limits: request.enforce_limits.unwrap_or(true),
+            profile,
+            user,
+            kept,
             track_files: request.track_files.unwrap_or(true),
             protect,
             prewarm: request.prewarm,
@@ -122,6 +138,41 @@ fn check_image(image: Option<&str>, violations: &mut Violations) {
                 crate::VERSION
             ),
         ),
+    }
+}
+
+/// What takes away what the profile is for.
+fn check_untrusted(request: &SpecRequest, kept: Capabilities, violations: &mut Violations) {
+    let against = [
+        (
+            "cap_drop",
+            !kept.is_empty(),
+            "keeping capabilities",
+            "leave it out",
+        ),
+        (
+            "network",
+            request.network == Choice::Named(NetworkChoice::Host),
+            "the host's network",
+            "write network=False",
+        ),
+        (
+            "deps_readonly",
+            request.deps_readonly == Some(false),
+            "packages that code can change",
+            "leave it out",
+        ),
+    ];
+    for (field, given, what, right) in against {
+        if given {
+            violations.add(
+                field,
+                format!(
+                    "security_profile=\"untrusted\" and {what} exclude each other; {right}, or write \
+                     security_profile=\"default\""
+                ),
+            );
+        }
     }
 }
 

@@ -118,10 +118,20 @@ fn receive_into<M: DeserializeOwned>(
     Ok(Some((message, descriptors)))
 }
 
+/// A memfd that can be sealed and, where the kernel knows the word, never executed: a filter may allow no other.
+pub fn memory_file(name: &str) -> io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match memfd_create(name, usual | MemfdFlags::NOEXEC_SEAL) {
+        Err(rustix::io::Errno::INVAL) => Ok(memfd_create(name, usual)?),
+        made => Ok(made?),
+    }
+}
+
 /// Data of any size as a sealed memfd: what is in it can no longer change.
 pub fn data(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
-    use rustix::fs::{MemfdFlags, SealFlags};
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    use rustix::fs::SealFlags;
+    let fd = memory_file(name)?;
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = rustix::io::retry_on_intr(|| rustix::io::write(&fd, rest))?;

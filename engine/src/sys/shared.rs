@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -25,7 +25,7 @@ impl Shared {
     /// Makes and maps `size` bytes of zeros, which is a multiple of a page. The descriptor is for the other side, which
     /// cannot make the memory smaller under our feet.
     pub fn make(name: &str, size: usize) -> io::Result<(Self, OwnedFd)> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = super::datagram::memory_file(name)?;
         rustix::fs::ftruncate(&fd, size as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW)?;
         // SAFETY: the kernel chooses the address, and the mapping is never undone.

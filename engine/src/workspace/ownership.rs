@@ -13,7 +13,7 @@
 //! The code reads those as far as their modes let others, and cannot write them. The directory that is named itself, or
 //! the file, is lent whatever it is. Everything is given back, with the bits cleared of whatever has them by then.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, Gid, OFlags, Statx, Uid, chownat};
 use rustix::io::Errno;
 
 use super::walk::{Budget, Walk};
-use super::{FileError, MAX_PATH_BYTES, beneath};
+use super::{FileError, MAX_PATH_BYTES, beneath, rights};
 use crate::outcome::FileKind;
 
 const SET_ID: u32 = 0o6000;
@@ -48,9 +48,10 @@ pub struct Owner {
 /// The first failure, after which everything else is lent all the same.
 pub fn lend(root: BorrowedFd<'_>, lender: Owner, borrower: Owner) -> Result<(), FileError> {
     let exchange = Exchange {
-        from: lender,
+        from: From::One(lender),
         to: borrower,
         lending: true,
+        since: None,
     };
     exchange.pass(root).map(drop)
 }
@@ -61,9 +62,10 @@ pub fn lend(root: BorrowedFd<'_>, lender: Owner, borrower: Owner) -> Result<(), 
 /// As [`lend`].
 pub fn give_back(root: BorrowedFd<'_>, borrower: Owner, lender: Owner) -> Result<(), FileError> {
     let exchange = Exchange {
-        from: borrower,
+        from: From::One(borrower),
         to: lender,
         lending: false,
+        since: None,
     };
     for _ in 1..PASSES {
         if exchange.pass(root)? == 0 {
@@ -73,11 +75,41 @@ pub fn give_back(root: BorrowedFd<'_>, borrower: Owner, lender: Owner) -> Result
     exchange.pass(root).map(drop)
 }
 
+/// Makes `owner` the owner of what belongs to ids from `first` up to `end`, at and below `root`: what code that may change
+/// owners has given to ids of its range. `since`, in seconds of the epoch: files that were touched since then lose their
+/// capabilities, which would count for whoever executes them.
+///
+/// # Errors
+/// As [`lend`].
+pub fn take_back(
+    root: BorrowedFd<'_>,
+    (first, end): (u32, u32),
+    owner: Owner,
+    since: Option<i64>,
+) -> Result<(), FileError> {
+    let exchange = Exchange {
+        from: From::Range(first, end),
+        to: owner,
+        lending: false,
+        since,
+    };
+    rights::with_ownership(|| exchange.pass(root).map(drop))
+}
+
+/// Whose entries change.
+#[derive(Clone, Copy)]
+enum From {
+    One(Owner),
+    /// Of each id from the first up to the second, the uid and the gid for itself.
+    Range(u32, u32),
+}
+
 #[derive(Clone, Copy)]
 struct Exchange {
-    from: Owner,
+    from: From,
     to: Owner,
     lending: bool,
+    since: Option<i64>,
 }
 
 #[derive(Default)]
@@ -183,7 +215,10 @@ impl Exchange {
 
     /// Whether the owner of the entry was changed; `seen` is only a hint that saves opening what is not theirs.
     fn entry(self, directory: BorrowedFd<'_>, name: &[u8], seen: &Statx) -> Result<bool, Errno> {
-        if !self.concerns(seen) {
+        let touched = self.since.is_some_and(|since| {
+            seen.stx_ctime.tv_sec >= since && beneath::kind(seen) == FileKind::File
+        });
+        if !touched && !self.concerns(seen) {
             return Ok(false);
         }
         let entry = match beneath::open_exactly(directory, name, OFlags::PATH) {
@@ -191,6 +226,9 @@ impl Exchange {
             Err(errno) => return unless_elsewhere(errno),
         };
         let facts = beneath::facts(entry.as_fd(), b"")?;
+        if touched {
+            strip_capabilities(entry.as_fd());
+        }
         if !self.concerns(&facts) {
             return Ok(false);
         }
@@ -207,23 +245,48 @@ impl Exchange {
             FileKind::Device => false,
             _ => true,
         };
-        facts.stx_uid == self.from.uid && (!self.lending || lendable())
+        let owned = match self.from {
+            From::One(owner) => facts.stx_uid == owner.uid,
+            From::Range(first, end) => {
+                let range = first..end;
+                range.contains(&facts.stx_uid) || range.contains(&facts.stx_gid)
+            }
+        };
+        owned && (!self.lending || lendable())
     }
 
     fn change(self, entry: BorrowedFd<'_>, facts: &Statx) -> Result<bool, Errno> {
-        if facts.stx_uid != self.from.uid {
+        let (uid, gid) = match self.from {
+            From::One(owner) => {
+                let uid = facts.stx_uid == owner.uid;
+                (uid, uid && facts.stx_gid == owner.gid)
+            }
+            From::Range(first, end) => {
+                let range = first..end;
+                (
+                    range.contains(&facts.stx_uid),
+                    range.contains(&facts.stx_gid),
+                )
+            }
+        };
+        if !uid && !gid {
             return Ok(false);
         }
-        let gid = (facts.stx_gid == self.from.gid).then(|| Gid::from_raw(self.to.gid));
         chownat(
             entry,
             c"",
-            Some(Uid::from_raw(self.to.uid)),
-            gid,
+            uid.then(|| Uid::from_raw(self.to.uid)),
+            gid.then(|| Gid::from_raw(self.to.gid)),
             AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW,
         )?;
         Ok(true)
     }
+}
+
+/// What has none, or lies where there are none, needs nothing.
+fn strip_capabilities(file: BorrowedFd<'_>) {
+    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let _ = rustix::fs::removexattr(by_descriptor, c"security.capability");
 }
 
 /// An entry that is gone, was swapped, or is a mount is not of this tree.

@@ -32,6 +32,17 @@ pub fn with_override<T>(act: impl FnOnce() -> Result<T, FileError>) -> Result<T,
     with_effective(OVERRIDE, act)
 }
 
+/// Runs `act` with those, and with what gives entries to other owners and takes capabilities from files.
+///
+/// # Errors
+/// As [`with_user_rights`].
+pub fn with_ownership<T>(act: impl FnOnce() -> Result<T, FileError>) -> Result<T, FileError> {
+    with_effective(
+        OVERRIDE | CapabilitySet::CHOWN | CapabilitySet::SETFCAP,
+        act,
+    )
+}
+
 /// Whether this thread may look past the modes of the tree at all.
 #[must_use]
 pub fn may_override() -> bool {

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, fstat};
 
+use super::ownership::{self, Owner};
 use super::{FileError, FileReason, rights};
 
 /// The root of a workspace. A path of the host is never kept: the descriptor is the workspace, wherever it is moved.
@@ -49,6 +50,14 @@ impl Tree {
         rights::with_override(|| {
             chmodat(CWD, by_descriptor, mode.union(lost), AtFlags::empty()).map_err(fail)
         })
+    }
+
+    /// Makes `owner` the owner of what belongs to a range of ids.
+    ///
+    /// # Errors
+    /// As [`ownership::take_back`].
+    pub fn take_back(&self, range: (u32, u32), owner: Owner, since: i64) -> Result<(), FileError> {
+        ownership::take_back(self.root(), range, owner, Some(since))
     }
 
     pub(super) fn root(&self) -> BorrowedFd<'_> {

@@ -137,7 +137,7 @@ fn fall(fork: &Fork<'_>) -> Result<(), (Place, Errno)> {
     process::new_keyring();
     process::umask(0o022);
     limits(fork).map_err(at(Place::Limits))?;
-    process::drop_capabilities(fork.users).map_err(at(Place::Capabilities))?;
+    process::drop_capabilities(fork.users, fork.kept).map_err(at(Place::Capabilities))?;
     make_code().map_err(at(Place::Code))?;
     if let Some(flags) = fork.fence {
         process::put_up_fence(RULES, flags).map_err(at(Place::Fence))?;

@@ -134,6 +134,8 @@ pub struct Fork<'a> {
     pub pinned: bool,
     /// A second process may hold the memory.
     pub held: bool,
+    /// Capabilities of the code.
+    pub kept: u64,
     /// What the code's environment will most likely be.
     pub environment: Strings<'a>,
 }
@@ -156,6 +158,7 @@ impl<'a> Order<'a> {
                 },
                 pinned: reader.boolean()?,
                 held: reader.boolean()?,
+                kept: reader.number()?,
                 environment: reader.strings(2)?,
             })),
             _ => None,

@@ -13,6 +13,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stepbox_engine::{
     sandbox::seccomp::{base_filter, describe, refusal, step_filter},
+    spec::Profile,
     sys::seccomp::{Notification, load, load_with_listener, receive, reply_errno},
 };
 
@@ -32,8 +33,8 @@ fn python_under_filters(script: &str) -> (Output, Vec<Notification>) {
 
 fn load_both_filters() -> OwnedFd {
     rustix::thread::set_no_new_privs(true).unwrap();
-    load(base_filter()).unwrap();
-    load_with_listener(step_filter()).unwrap()
+    load(base_filter(Profile::Default)).unwrap();
+    load_with_listener(step_filter(Profile::Default)).unwrap()
 }
 
 fn answer_until_hang_up(listener: &OwnedFd) -> Vec<Notification> {
@@ -250,7 +251,7 @@ fn thread_has_one_listener_at_most() {
     let errors = thread::spawn(|| {
         let listener = load_both_filters();
         // The step filter's own rule.
-        let second = load_with_listener(step_filter()).unwrap_err();
+        let second = load_with_listener(step_filter(Profile::Default)).unwrap_err();
         drop(listener);
         second.raw_os_error()
     });

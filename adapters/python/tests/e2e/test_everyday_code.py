@@ -410,3 +410,12 @@ def test_arguments_environment_and_directory_reach_the_code(sandbox):
 def test_files_persist_and_variables_do_not(sandbox):
     assert sandbox.py("x = 1; open('f', 'w').write('kept')").success
     assert sandbox.py("print(open('f').read()); x").code_stderr.endswith("NameError: name 'x' is not defined\n")
+
+
+def test_the_file_that_leads_a_linked_work_tree_to_its_repository_is_read_only(face, tmp_path):
+    (tmp_path / ".git").write_text("gitdir: /somewhere")
+    with face(workspace=str(tmp_path)) as sandbox:
+        assert sandbox.sh("echo 'gitdir: evil' > .git").exit_code != 0
+        assert sandbox.sh("mv .git other || rm .git").exit_code != 0
+        assert sandbox.sh("touch other").success
+    assert (tmp_path / ".git").read_text() == "gitdir: /somewhere"

@@ -44,11 +44,11 @@ pub(super) struct Verdicts {
 
 impl Verdicts {
     /// Gives `otherwise` to every number.
-    pub(super) fn new(architecture: u32, foreign: Action, otherwise: Action) -> Self {
+    pub(super) fn new(architecture: u32, foreign: Action, otherwise: Verdict) -> Self {
         Self {
             architecture,
             foreign,
-            spans: BTreeMap::from([(0, Verdict::Always(otherwise))]),
+            spans: BTreeMap::from([(0, otherwise)]),
         }
     }
 

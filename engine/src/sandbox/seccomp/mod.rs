@@ -20,32 +20,37 @@ use std::sync::OnceLock;
 
 use libc::sock_filter;
 
+use crate::spec::Profile;
+
 pub use action::Action;
 
 /// The filter that the process that sets sandboxes up loads once, and every sandbox inherits.
 ///
 /// Compiled at the first call, which allocates: make it before the process first forks a child that loads it.
-pub fn base_filter() -> &'static [sock_filter] {
-    static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
-    FILTER.get_or_init(|| assembler::assemble(&policy::base(syscalls::NATIVE)))
+pub fn base_filter(profile: Profile) -> &'static [sock_filter] {
+    static FILTERS: [OnceLock<Vec<sock_filter>>; 2] = [const { OnceLock::new() }; 2];
+    let filter = &FILTERS[profile as usize];
+    filter.get_or_init(|| assembler::assemble(&policy::base(syscalls::NATIVE, profile)))
 }
 
 /// The filter that a sandbox's init loads, with a listener, when it has set everything up.
 ///
 /// Compiled at the first call, as [`base_filter`] is. It allows what init still does: receiving a request, writing the
 /// code's file, cloning, reaping. It guards nothing without the base filter below it.
-pub fn step_filter() -> &'static [sock_filter] {
-    static FILTER: OnceLock<Vec<sock_filter>> = OnceLock::new();
-    FILTER.get_or_init(|| assembler::assemble(step_verdicts()))
+pub fn step_filter(profile: Profile) -> &'static [sock_filter] {
+    static FILTERS: [OnceLock<Vec<sock_filter>>; 2] = [const { OnceLock::new() }; 2];
+    let filter = &FILTERS[profile as usize];
+    filter.get_or_init(|| assembler::assemble(&policy::step(syscalls::NATIVE, profile)))
 }
 
 fn step_verdicts() -> &'static assembler::Verdicts {
     static VERDICTS: OnceLock<assembler::Verdicts> = OnceLock::new();
-    VERDICTS.get_or_init(|| policy::step(syscalls::NATIVE))
+    VERDICTS.get_or_init(|| policy::step(syscalls::NATIVE, Profile::Default))
 }
 
 /// The errno that a call of which the step filter notified must return, or `None` if it is an escape. The arguments are
-/// the registers that the kernel judged, and no memory behind them: code cannot change them any more.
+/// the registers that the kernel judged, and no memory behind them: code cannot change them any more. Refusals are the
+/// same in every profile.
 pub fn refusal(arch: u32, nr: u32, arguments: &[u64; 6]) -> Option<i32> {
     match step_verdicts().answer(arch, nr, arguments) {
         Action::Count(errno) => Some(errno.into()),

@@ -14,10 +14,12 @@
 
 use libc::ENOSYS;
 
+use crate::spec::Profile;
+
 use super::{
     action::Action,
     assembler::{Verdict, Verdicts},
-    rows::POLICY,
+    rows::{POLICY, UNTRUSTED},
     rules::{Rule, count, errno},
     syscalls::Architecture,
 };
@@ -77,13 +79,32 @@ pub(super) fn row(name: &str) -> Option<&'static Row> {
     POLICY.iter().find(|row| row.holds(name))
 }
 
-/// The verdict of the base filter on each syscall of `architecture`.
-pub(super) fn base(architecture: &Architecture) -> Verdicts {
-    let mut verdicts = Verdicts::new(architecture.audit, Action::Allow, errno(ENOSYS));
-    if let Some((first, last)) = architecture.other_abi {
-        verdicts.set(first, last, Verdict::Always(Action::Allow));
+/// What a profile makes of `name`, if it is in a row. Where the default answers ENOSYS, so that a probe falls back, the
+/// other ends the step: only what every program's libc asks for has a row of its own there.
+pub(super) fn class(profile: Profile, name: &str) -> Option<Class> {
+    let usual = row(name)?.class;
+    if profile == Profile::Default {
+        return Some(usual);
     }
-    set_each(&mut verdicts, architecture, |class| match class {
+    let own = UNTRUSTED.iter().find(|row| row.holds(name));
+    Some(match (own, usual) {
+        (Some(own), _) => own.class,
+        (None, Class::Refuse(ENOSYS) | Class::SetUp(ENOSYS)) => Class::Escape,
+        (None, usual) => usual,
+    })
+}
+
+/// What becomes of a number that no list names.
+pub(super) fn unknown(profile: Profile) -> Class {
+    match profile {
+        Profile::Default => Class::Refuse(ENOSYS),
+        Profile::Untrusted => Class::Escape,
+    }
+}
+
+/// The verdict of the base filter on each syscall of `architecture`.
+pub(super) fn base(architecture: &Architecture, profile: Profile) -> Verdicts {
+    let judge = |class| match class {
         Class::Allow
         | Class::SetUp(_)
         | Class::Counted(_)
@@ -91,31 +112,38 @@ pub(super) fn base(architecture: &Architecture) -> Verdicts {
         | Class::CheckedAtStep(_) => Verdict::Always(Action::Allow),
         Class::Refuse(number) => Verdict::Always(errno(number)),
         Class::Checked(rule) => Verdict::ByArguments(rule),
-    });
+    };
+    let mut verdicts = Verdicts::new(architecture.audit, Action::Allow, judge(unknown(profile)));
+    if let Some((first, last)) = architecture.other_abi {
+        verdicts.set(first, last, Verdict::Always(Action::Allow));
+    }
+    set_each(&mut verdicts, architecture, profile, judge);
     verdicts
 }
 
 /// The verdict of the step filter on each syscall of `architecture`. It allows whatever the base filter has judged
 /// already, so that it stays small: each sandbox loads it anew.
-pub(super) fn step(architecture: &Architecture) -> Verdicts {
-    let mut verdicts = Verdicts::new(architecture.audit, Action::Notify, Action::Allow);
-    if let Some((first, last)) = architecture.other_abi {
-        verdicts.set(first, last, Verdict::Always(Action::Notify));
-    }
-    set_each(&mut verdicts, architecture, |class| match class {
+pub(super) fn step(architecture: &Architecture, profile: Profile) -> Verdicts {
+    let judge = |class| match class {
         Class::Allow | Class::Refuse(_) | Class::Checked(_) => Verdict::Always(Action::Allow),
         Class::SetUp(number) => Verdict::Always(errno(number)),
         Class::Counted(number) => Verdict::Always(count(number)),
         Class::Escape => Verdict::Always(Action::Notify),
         Class::CheckedAtStep(rule) => Verdict::ByArguments(rule),
-    });
+    };
+    let mut verdicts = Verdicts::new(architecture.audit, Action::Notify, judge(unknown(profile)));
+    if let Some((first, last)) = architecture.other_abi {
+        verdicts.set(first, last, Verdict::Always(Action::Notify));
+    }
+    set_each(&mut verdicts, architecture, profile, judge);
     verdicts
 }
 
 /// What is laid on top for code whose limit of processors is its affinity: where a cgroup keeps that, `sched_setaffinity`
 /// gives away nothing.
 pub(super) fn pin(architecture: &Architecture) -> Verdicts {
-    let mut verdicts = Verdicts::new(architecture.audit, Action::Allow, Action::Allow);
+    let allow = Verdict::Always(Action::Allow);
+    let mut verdicts = Verdicts::new(architecture.audit, Action::Allow, allow);
     for (nr, name) in architecture.table {
         if *name == "sched_setaffinity" {
             verdicts.set(*nr, *nr, Verdict::Always(errno(libc::EPERM)));
@@ -127,11 +155,12 @@ pub(super) fn pin(architecture: &Architecture) -> Verdicts {
 fn set_each(
     verdicts: &mut Verdicts,
     architecture: &Architecture,
+    profile: Profile,
     judge: impl Fn(Class) -> Verdict,
 ) {
     for (nr, name) in architecture.table {
-        if let Some(row) = row(name) {
-            verdicts.set(*nr, *nr, judge(row.class));
+        if let Some(class) = class(profile, name) {
+            verdicts.set(*nr, *nr, judge(class));
         }
     }
 }

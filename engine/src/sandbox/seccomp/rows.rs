@@ -34,6 +34,32 @@ const fn deny(class: Class, names: &'static str, twin: &'static str, reason: &'s
     }
 }
 
+/// What the profile for untrusted code sees otherwise than the rows below. What they answer with ENOSYS and is not here, and
+/// what is in neither, ends the step.
+pub(super) static UNTRUSTED: &[Row] = &[
+    deny(
+        Class::SetUp(ENOSYS),
+        "clone3 openat2 fchmodat2",
+        "clone",
+        "libc asks for these first in ordinary calls, and falls back: a program is not hostile for the libc that it has",
+    ),
+    checked(
+        Class::Checked(&rules::SOCKET_UNTRUSTED),
+        "socket",
+        "as by default, but no local sockets: one that is given a name is a way to whoever has that name",
+    ),
+    checked(
+        Class::Checked(&rules::SOCKETPAIR_UNTRUSTED),
+        "socketpair",
+        "asyncio, subprocess, node; but not the kind that can send to a name later",
+    ),
+    checked(
+        Class::CheckedAtStep(&rules::MEMFD_UNTRUSTED),
+        "memfd_create",
+        "memory by descriptor; but not what can be executed, as nothing is that code can write",
+    ),
+];
+
 /// Every reviewed syscall, in exactly one row.
 pub(super) static POLICY: &[Row] = &[
     // Files.

@@ -341,62 +341,75 @@ pub(super) static SOCKET: Rule = Rule {
             }],
             then: Action::Allow,
         },
-        // getifaddrs, the JVM, Go and node ask the routing socket which interfaces there are; it is always raw.
-        Clause {
-            when: &[
-                Check::OneOf {
-                    argument: 0,
-                    mask: ALL,
-                    values: &[bits(libc::AF_NETLINK)],
-                },
-                Check::OneOf {
-                    argument: 2,
-                    mask: ALL,
-                    values: &[bits(libc::NETLINK_ROUTE)],
-                },
-            ],
-            then: Action::Allow,
-        },
-        Clause {
-            when: &[
-                Check::OneOf {
-                    argument: 0,
-                    mask: ALL,
-                    values: INTERNET,
-                },
-                Check::OneOf {
-                    argument: 1,
-                    mask: SOCKET_TYPE,
-                    values: RAW_TYPES,
-                },
-            ],
-            then: EPERM,
-        },
-        Clause {
-            when: &[
-                Check::OneOf {
-                    argument: 0,
-                    mask: ALL,
-                    values: INTERNET,
-                },
-                Check::OneOf {
-                    argument: 2,
-                    mask: ALL,
-                    values: INTERNET_PROTOCOLS,
-                },
-            ],
-            then: Action::Allow,
-        },
-        Clause {
-            when: &[Check::OneOf {
-                argument: 0,
-                mask: ALL,
-                values: INTERNET,
-            }],
-            then: errno(libc::EPROTONOSUPPORT),
-        },
+        ROUTING,
+        RAW_INTERNET,
+        INTERNET_KNOWN,
+        INTERNET_OTHER,
     ],
     otherwise: errno(libc::EAFNOSUPPORT),
+};
+
+pub(super) static SOCKET_UNTRUSTED: Rule = Rule {
+    clauses: &[ROUTING, RAW_INTERNET, INTERNET_KNOWN, INTERNET_OTHER],
+    otherwise: errno(libc::EAFNOSUPPORT),
+};
+
+/// getifaddrs, the JVM, Go and node ask the routing socket which interfaces there are; it is always raw.
+const ROUTING: Clause = Clause {
+    when: &[
+        Check::OneOf {
+            argument: 0,
+            mask: ALL,
+            values: &[bits(libc::AF_NETLINK)],
+        },
+        Check::OneOf {
+            argument: 2,
+            mask: ALL,
+            values: &[bits(libc::NETLINK_ROUTE)],
+        },
+    ],
+    then: Action::Allow,
+};
+
+const RAW_INTERNET: Clause = Clause {
+    when: &[
+        Check::OneOf {
+            argument: 0,
+            mask: ALL,
+            values: INTERNET,
+        },
+        Check::OneOf {
+            argument: 1,
+            mask: SOCKET_TYPE,
+            values: RAW_TYPES,
+        },
+    ],
+    then: EPERM,
+};
+
+const INTERNET_KNOWN: Clause = Clause {
+    when: &[
+        Check::OneOf {
+            argument: 0,
+            mask: ALL,
+            values: INTERNET,
+        },
+        Check::OneOf {
+            argument: 2,
+            mask: ALL,
+            values: INTERNET_PROTOCOLS,
+        },
+    ],
+    then: Action::Allow,
+};
+
+const INTERNET_OTHER: Clause = Clause {
+    when: &[Check::OneOf {
+        argument: 0,
+        mask: ALL,
+        values: INTERNET,
+    }],
+    then: errno(libc::EPROTONOSUPPORT),
 };
 
 pub(super) static SOCKETPAIR: Rule = Rule {
@@ -409,6 +422,42 @@ pub(super) static SOCKETPAIR: Rule = Rule {
         then: Action::Allow,
     }],
     otherwise: errno(libc::EAFNOSUPPORT),
+};
+
+/// Of the local kinds those that stay with their other end: a datagram socket of a pair can be connected anew.
+const PAIRED: &[u32] = &[bits(libc::SOCK_STREAM), bits(libc::SOCK_SEQPACKET)];
+
+pub(super) static SOCKETPAIR_UNTRUSTED: Rule = Rule {
+    clauses: &[Clause {
+        when: &[
+            Check::OneOf {
+                argument: 0,
+                mask: ALL,
+                values: &[bits(libc::AF_UNIX)],
+            },
+            Check::OneOf {
+                argument: 1,
+                mask: SOCKET_TYPE,
+                values: PAIRED,
+            },
+        ],
+        then: Action::Allow,
+    }],
+    otherwise: errno(libc::EAFNOSUPPORT),
+};
+
+/// `MFD_NOEXEC_SEAL`: never executable. A kernel that does not know it gives none of these.
+const NOEXEC_SEAL: u32 = 8;
+
+pub(super) static MEMFD_UNTRUSTED: Rule = Rule {
+    clauses: &[Clause {
+        when: &[Check::AnyBit {
+            argument: 1,
+            mask: NOEXEC_SEAL,
+        }],
+        then: Action::Allow,
+    }],
+    otherwise: errno(libc::EACCES),
 };
 
 // Single options of calls that are otherwise harmless.

@@ -10,13 +10,15 @@ use libc::{EBUSY, ENOSYS, EPERM, sock_filter};
 use proptest::prelude::*;
 
 use self::bpf_interpreter::{Call, run, run_blind};
+use crate::spec::Profile;
+
 use super::{
     action::Action,
     assembler::{Verdict, Verdicts, assemble},
     base_filter, describe, name, pin_filter,
     policy::{self, Class, Row},
     refusal,
-    rows::POLICY,
+    rows::{POLICY, UNTRUSTED},
     rules::{count, errno},
     step_filter,
     syscalls::{AARCH64, Architecture, NATIVE, X86_64},
@@ -32,11 +34,11 @@ struct Stack {
 }
 
 impl Stack {
-    fn of(architecture: &'static Architecture) -> Self {
-        let verdicts = policy::step(architecture);
+    fn of(architecture: &'static Architecture, profile: Profile) -> Self {
+        let verdicts = policy::step(architecture, profile);
         Self {
             architecture,
-            base: assemble(&policy::base(architecture)),
+            base: assemble(&policy::base(architecture, profile)),
             step: assemble(&verdicts),
             verdicts,
         }
@@ -44,7 +46,7 @@ impl Stack {
 
     fn both() -> &'static [Self] {
         static BOTH: LazyLock<[Stack; 2]> =
-            LazyLock::new(|| [Stack::of(&X86_64), Stack::of(&AARCH64)]);
+            LazyLock::new(|| [&X86_64, &AARCH64].map(|known| Stack::of(known, Profile::Default)));
         &*BOTH
     }
 
@@ -224,13 +226,13 @@ fn calls_of_another_abi_pass_the_base_filter_and_notify() {
             }
         }
     }
-    let x86 = Stack::of(&X86_64);
+    let x86 = Stack::of(&X86_64, Profile::Default);
     for nr in [0x4000_0000, 0x4000_0027, 0x4000_0220, 0x7fff_ffff] {
         let call = x86.call(nr, [0; 6]);
         assert_eq!(x86.base(&call), Action::Allow, "{nr:#x}");
         assert_eq!(x86.answer(&call), Action::Notify, "{nr:#x}");
     }
-    let arm = Stack::of(&AARCH64);
+    let arm = Stack::of(&AARCH64, Profile::Default);
     assert_eq!(arm.answer(&arm.call(0x4000_0027, [0; 6])), errno(ENOSYS));
 }
 
@@ -263,7 +265,7 @@ fn base_filter_hides_no_notification() {
 
 #[test]
 fn only_refusals_are_answered_and_an_escape_is_none() {
-    let number = |name| Stack::of(NATIVE).number(name).unwrap();
+    let number = |name| Stack::of(NATIVE, Profile::Default).number(name).unwrap();
     let arch = NATIVE.audit;
     let user_namespace = [0x1000_0000, 0, 0, 0, 0, 0];
     let mount_namespace = [0x0002_0000, 0, 0, 0, 0, 0];
@@ -356,7 +358,7 @@ fn child_can_hand_over_the_listener_and_execute_under_both_filters() {
 
 #[test]
 fn second_listener_is_refused_as_the_kernel_does() {
-    let stack = Stack::of(NATIVE);
+    let stack = Stack::of(NATIVE, Profile::Default);
     let nr = stack.number("seccomp").unwrap();
     assert_eq!(
         stack.answer(&stack.call(nr, [1, 1 << 3, 0, 0, 0, 0])),
@@ -434,9 +436,11 @@ fn public_filters_are_those_of_this_architecture() {
     let words = |program: &[sock_filter]| -> Vec<_> {
         program.iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect()
     };
-    let native = Stack::of(NATIVE);
-    assert_eq!(words(base_filter()), words(&native.base));
-    assert_eq!(words(step_filter()), words(&native.step));
+    for profile in [Profile::Default, Profile::Untrusted] {
+        let native = Stack::of(NATIVE, profile);
+        assert_eq!(words(base_filter(profile)), words(&native.base));
+        assert_eq!(words(step_filter(profile)), words(&native.step));
+    }
     let pin = assemble(&policy::pin(NATIVE));
     assert_eq!(words(pin_filter()), words(&pin));
 }
@@ -487,7 +491,7 @@ proptest! {
         points in prop::collection::btree_map(0..2000_u32, 1..200_u16, 0..700),
         last in 2000..u32::MAX,
     ) {
-        let mut verdicts = Verdicts::new(7, Action::KillProcess, Action::Allow);
+        let mut verdicts = Verdicts::new(7, Action::KillProcess, Verdict::Always(Action::Allow));
         verdicts.set(2000, last, Verdict::Always(Action::Notify));
         for (nr, number) in &points {
             verdicts.set(*nr, *nr, Verdict::Always(Action::Errno(*number)));
@@ -531,5 +535,62 @@ fn errno_actions_of_the_policy_are_what_libraries_fall_back_on() {
         "settimeofday",
     ] {
         assert_eq!(refused(name), EPERM, "{name}");
+    }
+}
+
+fn untrusted() -> [Stack; 2] {
+    [&X86_64, &AARCH64].map(|known| Stack::of(known, Profile::Untrusted))
+}
+
+#[test]
+fn untrusted_code_is_stopped_where_other_code_is_told_that_a_call_is_missing() {
+    for (usual, stack) in Stack::both().iter().zip(untrusted()) {
+        for nr in (0..600).chain([0x3fff_ffff, 0x8000_0000, u32::MAX]) {
+            let call = stack.call(nr, [0; 6]);
+            let name = stack.architecture.name(nr);
+            let own = UNTRUSTED
+                .iter()
+                .find(|row| row.names().any(|known| Some(known) == name));
+            let wanted = match (own, usual.answer(&call)) {
+                (Some(own), _) => expected(own.class, &[0; 6]),
+                (None, answer) if answer == errno(ENOSYS) => Action::Notify,
+                (None, answer) => answer,
+            };
+            assert_eq!(stack.answer(&call), wanted, "{nr} {name:?}");
+            if stack.answer(&call) == Action::Notify {
+                assert_eq!(stack.base(&call), Action::Allow, "{nr} {name:?}");
+                assert_eq!(refusal(stack.architecture.audit, nr, &[0; 6]), None, "{nr}");
+            }
+        }
+    }
+}
+
+#[test]
+fn untrusted_code_has_no_local_socket_with_a_name_and_no_executable_memory_file() {
+    const NO_FAMILY: Action = errno(libc::EAFNOSUPPORT);
+    // Local: stream, datagram, raw, sequenced, each also with CLOEXEC. Internet: stream. The routing socket.
+    let table: &[(&str, [u64; 3], Action)] = &[
+        ("socket", [1, 1, 0], NO_FAMILY),
+        ("socket", [1, 0x8_0002, 0], NO_FAMILY),
+        ("socket", [2, 1, 0], Action::Allow),
+        ("socket", [2, 3, 1], errno(EPERM)),
+        ("socket", [16, 3, 0], Action::Allow),
+        ("socketpair", [1, 1, 0], Action::Allow),
+        ("socketpair", [1, 0x8_0001, 0], Action::Allow),
+        ("socketpair", [1, 5, 0], Action::Allow),
+        ("socketpair", [1, 2, 0], NO_FAMILY),
+        ("socketpair", [1, 0x8_0002, 0], NO_FAMILY),
+        ("socketpair", [1, 3, 0], NO_FAMILY),
+        ("memfd_create", [0, 1, 0], errno(libc::EACCES)),
+        ("memfd_create", [0, 0x11, 0], errno(libc::EACCES)),
+        ("memfd_create", [0, 9, 0], Action::Allow),
+        ("clone3", [0, 0, 0], errno(ENOSYS)),
+    ];
+    for stack in untrusted() {
+        for (name, [a, b, c], wanted) in table {
+            let nr = stack.number(name).unwrap();
+            let call = stack.call(nr, [*a, *b, *c, 0, 0, 0]);
+            assert_eq!(stack.answer(&call), *wanted, "{name} {a} {b} {c}");
+        }
     }
 }

@@ -363,8 +363,9 @@ pub fn keep_capabilities_here() -> Answer<()> {
     set_capabilities([effective, permitted, 0, high_effective, high_permitted, 0])
 }
 
+const AMBIENT: usize = 47;
+
 fn drop_ambient() -> Answer<()> {
-    const AMBIENT: usize = 47;
     const CLEAR_ALL: usize = 4;
     prctl([AMBIENT, CLEAR_ALL, 0])
 }
@@ -384,15 +385,20 @@ fn set_capabilities(sets: [u32; 6]) -> Answer<()> {
     .map(drop)
 }
 
-/// Leaves this process no capability. `bounding`: nor one to gain, which a new user namespace has given back.
-pub fn drop_capabilities(bounding: bool) -> Answer<()> {
+/// Leaves this process no capability but `kept`, which what it executes has too. `bounding`: nor one to gain, which a new
+/// user namespace has given back.
+pub fn drop_capabilities(bounding: bool, kept: u64) -> Answer<()> {
     const SET_SECUREBITS: usize = 28;
     /// `NOROOT`, `NO_SETUID_FIXUP`, `NO_CAP_AMBIENT_RAISE`, and the lock of each.
     const LOCKED: usize = 0b1100_1111;
     const DROP_FROM_BOUNDING_SET: usize = 24;
+    const RAISE: usize = 2;
+    let is_kept = |capability: &usize| kept >> *capability & 1 == 1;
     if bounding {
-        prctl([SET_SECUREBITS, LOCKED, 0])?;
-        for capability in 0..64 {
+        if kept == 0 {
+            prctl([SET_SECUREBITS, LOCKED, 0])?;
+        }
+        for capability in (0..64).filter(|capability| !is_kept(capability)) {
             match prctl([DROP_FROM_BOUNDING_SET, capability, 0]) {
                 Ok(()) => {}
                 // Past the last one of this kernel.
@@ -402,7 +408,12 @@ pub fn drop_capabilities(bounding: bool) -> Answer<()> {
         }
     }
     drop_ambient()?;
-    set_capabilities([0; 6])
+    let (low, high) = (kept as u32, (kept >> 32) as u32);
+    set_capabilities([low, low, low, high, high, high])?;
+    for capability in (0..64).filter(is_kept) {
+        prctl([AMBIENT, RAISE, capability])?;
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug)]
