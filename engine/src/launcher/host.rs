@@ -14,6 +14,7 @@ use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
     TreeRequest,
 };
+use super::volumes::Volumes;
 use super::{realm, scratch};
 use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
 use crate::sandbox::plan::{Context, Step, StepError};
@@ -48,6 +49,7 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
         realms: HashMap::new(),
         owner_maps: HashMap::new(),
         cgroups: Vec::new(),
+        volumes: Volumes::default(),
     };
     fs::create_dir_all(&launcher.roots_at).at(Step::RootTmpfs, "the engine's directory")?;
     let ready: Result<Ready, StepError> = Ok(Ready { mode });
@@ -162,6 +164,7 @@ struct Launcher {
     owner_maps: HashMap<(RealmId, u32, u32), OwnedFd>,
     /// Directories of the engine's cgroups.
     cgroups: Vec<PathBuf>,
+    volumes: Volumes,
 }
 
 impl Launcher {
@@ -190,6 +193,14 @@ impl Launcher {
             LauncherRequest::CloneTree(request) => self
                 .clone_tree(&request)
                 .map(|(reply, fd)| (reply, Some(fd))),
+            LauncherRequest::HoldVolume(place) => self
+                .hold_volume(place, &descriptors)
+                .map(|()| (LauncherReply::Done, None)),
+            LauncherRequest::DropVolume(place) => self
+                .volumes
+                .release(&place)
+                .at(Step::MountVolume, place.display().to_string())
+                .map(|()| (LauncherReply::Done, None)),
         };
         let (result, tree) = match done {
             Ok((reply, tree)) => (Ok(reply), tree),
@@ -311,9 +322,25 @@ impl Launcher {
         }
     }
 
+    fn hold_volume(&mut self, place: PathBuf, mount: &[OwnedFd]) -> Result<(), StepError> {
+        let operand = place.display().to_string();
+        let held = match mount.first() {
+            Some(mount) => self.volumes.hold(place, mount),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        };
+        held.at(Step::MountVolume, operand)
+    }
+
     fn clone_tree(&mut self, request: &TreeRequest) -> Result<(LauncherReply, OwnedFd), StepError> {
         let operand = request.source.display().to_string();
-        let source = open_source(&request.source).at(Step::CloneTree, operand.clone())?;
+        let (source, clone) = self
+            .volumes
+            .at(&request.source, || {
+                let source = open_source(&request.source)?;
+                let clone = tree::clone_at(&source, false)?;
+                Ok((source, clone))
+            })
+            .at(Step::CloneTree, operand.clone())?;
         let stat = fstat(&source).at(Step::CloneTree, operand.clone())?;
         if request
             .identity
@@ -322,7 +349,6 @@ impl Launcher {
             let replaced = io::Error::from_raw_os_error(libc::ESTALE);
             return Err(StepError::new(Step::CloneTree, operand, &replaced));
         }
-        let clone = tree::clone_at(&source, false).at(Step::CloneTree, operand.clone())?;
         let attributes = Attributes {
             read_only: request.read_only,
             no_suid: true,

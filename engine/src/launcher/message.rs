@@ -9,7 +9,7 @@ use crate::sandbox::identity::Mode;
 use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::workspace::FileError;
+use crate::workspace::{FileError, Held};
 
 /// Names a realm: all processes of one host id.
 pub type RealmId = u32;
@@ -66,6 +66,10 @@ pub enum LauncherRequest {
     },
     /// Answered with the tree beside it.
     CloneTree(TreeRequest),
+    /// Beside it: the mount of a file system of a session's own, to be what trees below this directory are cloned from.
+    HoldVolume(PathBuf),
+    /// Lets go of it.
+    DropVolume(PathBuf),
 }
 
 /// A part of the host's tree for a sandbox.
@@ -177,6 +181,8 @@ pub enum ToKeeper {
         target: Vec<u8>,
         replace: bool,
     },
+    /// How much the session holds, in a given workspace and in its own directory.
+    Measure,
     /// Removes everything in the session's own directory, whatever its modes.
     Clear,
 }
@@ -210,6 +216,7 @@ pub enum FromKeeper {
     /// Beside it: a memfd of [`Listing`].
     Listing,
     Stat(FileStat),
+    Measured(Held),
     Failed(FileError),
     Broken(StepError),
 }

@@ -18,6 +18,7 @@ pub mod realm;
 pub mod scratch;
 pub mod spawner;
 mod template;
+mod volumes;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};

@@ -22,6 +22,7 @@ pub enum Step {
     RootDevices,
     RootReadOnly,
     // launcher, per slot
+    MountVolume,
     CloneTree,
     MapOwners,
     Realm,
@@ -196,7 +197,12 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "slot",
         when: "ahead of need, in the launcher",
-        steps: &[Step::Realm, Step::CloneTree, Step::MapOwners],
+        steps: &[
+            Step::Realm,
+            Step::MountVolume,
+            Step::CloneTree,
+            Step::MapOwners,
+        ],
     },
     Stage {
         name: "spawner",
@@ -330,6 +336,10 @@ impl Step {
             Self::RootReadOnly => (
                 "root-read-only",
                 "read-only, nosuid, nodev for the whole tree: a sandbox cannot change what the next one runs",
+            ),
+            Self::MountVolume => (
+                "mount-volume",
+                "as root: a file system of the size that the workspace may have, where no process of the host's or of another session sees it",
             ),
             Self::CloneTree => (
                 "clone-tree",

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::identity::{BOX_ID, BOX_NAME, home, temporary};
 use super::plan::{Context, ROOT, Step, StepError};
 use super::tree;
-use crate::spec::Interpreter;
+use crate::spec::{Device, Interpreter};
 use crate::sys::mount::{Attributes, set_attributes};
 
 /// What distinguishes one root from another. Equal specs share one root.
@@ -25,6 +25,8 @@ use crate::sys::mount::{Attributes, set_attributes};
 pub struct RootSpec {
     pub interpreter: Option<Interpreter>,
     pub mount_points: Vec<MountPoint>,
+    /// Beside those that every root has.
+    pub devices: Vec<Device>,
 }
 
 /// A place for a mount of the session.
@@ -337,8 +339,20 @@ impl Builder<'_> {
         .at(Step::RootDevices, "/dev")?;
         tree::attach(tree, &dev).at(Step::RootDevices, "/dev")?;
         for (name, major, minor) in DEVICES {
-            self.device(&dev.join(name), *major, *minor)
-                .at(Step::RootDevices, format!("/dev/{name}"))?;
+            self.device(
+                &dev.join(name),
+                &Path::new("/dev").join(name),
+                *major,
+                *minor,
+            )
+            .at(Step::RootDevices, format!("/dev/{name}"))?;
+        }
+        for device in &self.spec.devices {
+            let operand = device.path.display().to_string();
+            let node = self.below(&device.path);
+            self.parents(Step::RootDevices, &node)?;
+            self.device(&node, &device.path, device.major, device.minor)
+                .at(Step::RootDevices, operand)?;
         }
         for (name, target) in DEVICE_LINKS {
             symlink(target, dev.join(name)).at(Step::RootDevices, format!("/dev/{name}"))?;
@@ -350,7 +364,7 @@ impl Builder<'_> {
     }
 
     /// A node of our own where that is allowed, else the host's node, bound.
-    fn device(&self, path: &Path, major: u32, minor: u32) -> io::Result<()> {
+    fn device(&self, path: &Path, host: &Path, major: u32, minor: u32) -> io::Result<()> {
         let mode = Mode::from_raw_mode(0o666);
         let made = mknodat(
             CWD,
@@ -363,13 +377,17 @@ impl Builder<'_> {
             Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o666)),
             Err(rustix::io::Errno::PERM) => {
                 fs::write(path, "")?;
-                let name = path.file_name().unwrap_or_default();
                 let node = openat(
                     CWD,
-                    Path::new("/dev").join(name),
-                    OFlags::PATH | OFlags::CLOEXEC,
+                    host,
+                    OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
                     Mode::empty(),
                 )?;
+                let stat = rustix::fs::fstat(&node)?;
+                if stat.st_rdev != makedev(major, minor) {
+                    // Another one than was judged.
+                    return Err(io::Error::from_raw_os_error(libc::ESTALE));
+                }
                 tree::attach(tree::clone_at(node, false)?, path)
             }
             Err(errno) => Err(errno.into()),

@@ -4,12 +4,13 @@ use super::SessionError;
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
-use crate::spec::SandboxSpec;
+use crate::spec::{Device, SandboxSpec};
 
 /// The limits and what keeps them. Refuses a limit that cannot bind, unless the caller said that it need not.
 pub(super) fn limits(
     cgroups: &Cgroups,
     spec: &SandboxSpec,
+    quota: [AppliedLimit; 2],
 ) -> Result<Vec<AppliedLimit>, SessionError> {
     let asked = [
         (Resource::Memory, "memory_mb", spec.limits.memory),
@@ -31,11 +32,7 @@ pub(super) fn limits(
             enforced_by,
         });
     }
-    limits.push(AppliedLimit {
-        resource: Resource::Workspace,
-        max: None,
-        enforced_by: EnforcedBy::None,
-    });
+    limits.extend(quota);
     Ok(limits)
 }
 
@@ -69,7 +66,7 @@ fn cannot_bind(
 }
 
 /// The layers in force, for results.
-pub(super) fn isolation(mode: Mode) -> Vec<String> {
+pub(super) fn isolation(mode: Mode, devices: &[Device]) -> Vec<String> {
     let mut layers: Vec<String> = [
         "namespaces: user pid mount net ipc uts cgroup",
         "root: read-only",
@@ -84,5 +81,10 @@ pub(super) fn isolation(mode: Mode) -> Vec<String> {
         Mode::Root => "identity: a host id of this session's own".to_owned(),
         Mode::Rootless { .. } => "identity: the caller's host id".to_owned(),
     });
+    layers.extend(
+        devices
+            .iter()
+            .map(|device| format!("device: {}", device.path.display())),
+    );
     layers
 }

@@ -37,13 +37,18 @@ impl Engine {
         }
         session.slots.close().await;
         // The keeper has the rights for whatever modes code left; it must go before its realm does.
-        if let Err(error) = session.keeper.clear().await {
+        let sized = session.quota.volume().is_some();
+        // A file system of its own ends whole.
+        if !sized && let Err(error) = session.keeper.clear().await {
             tracing::warn!(%error, "a session's files could not be removed by its keeper");
         }
         if self.mode() == Mode::Root {
             self.inner.templates.forget(session.realm);
         }
         self.inner.spares.release_realm(session.realm).await;
+        if sized {
+            self.drop_volume(&session.directory).await;
+        }
         let directory = session.directory.clone();
         let slots = Arc::clone(&session.slots);
         let removed = tokio::task::spawn_blocking(move || {

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
-use super::{Live, RuntimeDir, SessionError, SessionView, check};
+use super::{Live, RuntimeDir, SessionError, SessionView, check, quota};
 use crate::outcome::{AppliedLimit, StepResult};
 use crate::pool::{Launcher, PoolError, Spares, Started, Templates};
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
-use crate::spec::{Interpreter, SandboxSpec};
+use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource};
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -132,9 +132,16 @@ impl Engine {
         spec: &SandboxSpec,
     ) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
         Ok((
-            check::limits(&self.inner.cgroups, spec)?,
-            check::isolation(self.mode()),
+            check::limits(&self.inner.cgroups, spec, self.quota_of(spec).1)?,
+            check::isolation(self.mode(), &spec.devices),
         ))
+    }
+
+    /// The limits of a session's workspace, and what would keep them.
+    pub(super) fn quota_of(&self, spec: &SandboxSpec) -> (quota::Limits, [AppliedLimit; 2]) {
+        let limits = quota::Limits::of(spec, &self.inner.directories.scratch);
+        let given = spec.workspace != WorkspaceSource::Private;
+        (limits, limits.applied(quota::mechanism(self.mode(), given)))
     }
 
     pub fn session(&self, id: &str) -> Result<SessionView, SessionError> {
@@ -190,12 +197,14 @@ impl Engine {
     /// By what each limit would be kept, whatever a session asks for.
     #[must_use]
     pub fn limit_mechanisms(&self) -> Vec<AppliedLimit> {
-        use crate::outcome::{EnforcedBy, Resource};
+        use crate::outcome::Resource;
         let mechanism = |resource| AppliedLimit {
             resource,
             max: None,
             enforced_by: match resource {
-                Resource::Workspace => EnforcedBy::None,
+                Resource::Workspace | Resource::WorkspaceFiles => {
+                    quota::mechanism(self.mode(), false)
+                }
                 other => self.inner.cgroups.mechanism(other, None),
             },
         };
@@ -204,6 +213,7 @@ impl Engine {
             Resource::Pids,
             Resource::Cpu,
             Resource::Workspace,
+            Resource::WorkspaceFiles,
         ]
         .map(mechanism)
         .into()

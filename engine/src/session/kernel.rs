@@ -12,6 +12,7 @@ use super::SessionError;
 use super::engine::Engine;
 use super::environment;
 use super::error::ending;
+use super::quota::Watching;
 use super::record::Session;
 use super::slots::Kind;
 use super::slots::QUEUE_TIMEOUT;
@@ -282,13 +283,22 @@ impl Engine {
                 return Err(error.into());
             }
         };
+        let watching = match session.quota.enter().await {
+            Ok(watching) => watching,
+            Err(error) => {
+                session.slots.throw_away(slot);
+                return Err(error);
+            }
+        };
         session.slots.lend();
         let (handle, commands) = kernel::handle();
         let (tell, ended) = watch::channel(None);
-        let orders = self.kernel_orders(session, &slot, spec);
+        let mut orders = self.kernel_orders(session, &slot, spec);
+        orders.alarm = watching.as_ref().map(Watching::alarm);
         let owner = Arc::clone(session);
         tokio::spawn(async move {
             let end = kernel::live(skeleton, &slot, orders, commands).await;
+            drop(watching);
             let ending = give_back(&owner, slot, end);
             // Nobody may be left to hear it.
             let _ = tell.send(Some(ending));
@@ -350,6 +360,7 @@ impl Engine {
             },
             max_output: session.spec.max_output,
             memory: limits.memory,
+            alarm: None,
             closing: session.closing.clone(),
         }
     }

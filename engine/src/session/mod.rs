@@ -16,6 +16,7 @@ mod kept;
 mod kernel;
 mod open;
 mod owners;
+mod quota;
 mod record;
 mod runtime_dir;
 mod slots;

@@ -1,19 +1,22 @@
 //! Making a session: its directories, its slot, its keeper.
 
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
 use super::environment::{CACHE, WORKSPACE};
+use super::equipment::SLOTS;
+use super::quota::{self, Quota, Watched};
 use super::record::{Parts, Session};
-use super::slots::{KEPT, Posture, SessionMount, Slots};
+use super::slots::{KEPT, Place, Posture, SessionMount, Slots};
 use super::warm::Warm;
 use super::{SessionError, SessionView, check, interpreter};
-use crate::outcome::{EnforcedBy, Resource};
+use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
 use crate::pool::{Keeper, PoolError};
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
@@ -28,7 +31,8 @@ const CACHE_PARTS: &[&str] = &["cargo", "go-build", "matplotlib", "npm", "pip"];
 
 impl Engine {
     pub async fn create_session(&self, spec: SandboxSpec) -> Result<SessionView, SessionError> {
-        let limits = check::limits(&self.inner.cgroups, &spec)?;
+        let (quota, applied) = self.quota_of(&spec);
+        let limits = check::limits(&self.inner.cgroups, &spec, applied)?;
         let interpreter = match &spec.interpreter {
             Some(interpreter) => Some(interpreter.clone()),
             None => self.default_interpreter().await,
@@ -37,7 +41,7 @@ impl Engine {
         let id = self.new_id();
         let directory = self.inner.directories.scratch.join(&id);
         let made = self
-            .open_in(&directory, id.clone(), spec, interpreter, limits)
+            .open_in(&directory, id.clone(), spec, interpreter, (limits, quota))
             .await;
         match made {
             Ok(session) => {
@@ -46,6 +50,7 @@ impl Engine {
                 Ok(view)
             }
             Err(error) => {
+                self.drop_volume(&directory).await;
                 crate::launcher::scratch::remove_directory(&directory);
                 Err(error)
             }
@@ -86,12 +91,22 @@ impl Engine {
         id: String,
         spec: SandboxSpec,
         interpreter: Option<Interpreter>,
-        limits: Vec<crate::outcome::AppliedLimit>,
+        (limits, quota): (Vec<AppliedLimit>, quota::Limits),
     ) -> Result<Session, SessionError> {
-        let workspace = make_directories(directory, &spec)?;
+        let place = self.make_place(directory, &spec, quota).await?;
+        let workspace = make_directories(&place, &spec)?;
         let bytecode = self.wanted_bytecode(&spec, interpreter.as_ref()).await;
         if let Some(wanted) = &bytecode {
-            wanted.make_writable_places(directory)?;
+            wanted.make_writable_places(&place.seen(directory))?;
+        }
+        if let Some(volume) = &place.volume {
+            let volume = Arc::clone(volume);
+            let loaded = tokio::task::spawn_blocking(move || volume.load()).await;
+            loaded
+                .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+                .map_err(|error| {
+                    SessionError::Setup(format!("fill up a file system to its size: {error}"))
+                })?;
         }
         let root = root_spec(&spec, interpreter.clone());
         let image_digest = digest(&root);
@@ -108,7 +123,8 @@ impl Engine {
             kept: kept(&spec),
             mounts: mounts(&spec, &workspace, directory),
         };
-        let slots = Slots::new(launcher.clone(), spares.clone(), posture, directory);
+        let closing = CancellationToken::new();
+        let slots = Slots::new(launcher.clone(), spares.clone(), posture, place);
         if let Some(wanted) = bytecode {
             let _ = slots.bytecode.set(wanted);
         }
@@ -116,13 +132,17 @@ impl Engine {
             let keeper = self
                 .make_keeper(&slots, &spec, &workspace, directory)
                 .await?;
+            let quota = self
+                .keep_quota(&slots, &spec, &workspace, quota, &closing)
+                .await?;
             slots.adopt(seed.slot).await.map_err(why_not_attached)?;
             self.compile_missing(&slots);
-            Ok::<_, SessionError>(keeper)
+            Ok::<_, SessionError>((keeper, quota))
         };
-        let keeper = match opened.await {
-            Ok(keeper) => keeper,
+        let (keeper, quota) = match opened.await {
+            Ok(made) => made,
             Err(error) => {
+                closing.cancel();
                 slots.close().await;
                 spares.release_realm(realm.0).await;
                 let given_back = tokio::task::spawn_blocking(move || slots.owners.give_back());
@@ -132,7 +152,16 @@ impl Engine {
                 return Err(error);
             }
         };
-        let mut isolation = check::isolation(launcher.mode);
+        let mut limits = limits;
+        if matches!(quota, Quota::Watched(_)) {
+            // A file system of its own may have been meant, and could not be made.
+            for limit in &mut limits {
+                if limit.enforced_by == EnforcedBy::SizedFilesystem {
+                    limit.enforced_by = EnforcedBy::Watchdog;
+                }
+            }
+        }
+        let mut isolation = check::isolation(launcher.mode, &spec.devices);
         if launcher.mode == Mode::Root {
             isolation.extend(slots.owners.described().map(str::to_owned));
         }
@@ -146,8 +175,75 @@ impl Engine {
             keeper,
             slots,
             limits,
+            quota,
+            closing,
             image_digest,
         }))
+    }
+
+    /// The session's own directory, of its own size where the host gives that.
+    async fn make_place(
+        &self,
+        directory: &Path,
+        spec: &SandboxSpec,
+        limits: quota::Limits,
+    ) -> Result<Place, SessionError> {
+        fs::create_dir_all(directory).map_err(|error| {
+            let path = directory.display();
+            SessionError::Setup(format!("make directory {path}: {error}"))
+        })?;
+        let mut place = Place {
+            directory: directory.to_owned(),
+            volume: None,
+        };
+        let given = spec.workspace != WorkspaceSource::Private;
+        let sized = quota::mechanism(self.mode(), given) == EnforcedBy::SizedFilesystem;
+        if !limits.any() || !sized {
+            return Ok(place);
+        }
+        let path = directory.to_owned();
+        let made = tokio::task::spawn_blocking(move || quota::make_volume(&path, limits));
+        if let Some(volume) = made.await.ok().flatten() {
+            self.inner
+                .launcher
+                .hold_volume(directory.to_owned(), volume.mount())
+                .await?;
+            place.volume = Some(Arc::new(volume));
+        }
+        Ok(place)
+    }
+
+    /// Lets go of the file system that a session's directory is on, if it has one of its own.
+    pub(super) async fn drop_volume(&self, directory: &Path) {
+        let dropped = self.inner.launcher.drop_volume(directory.to_owned()).await;
+        if let Err(error) = dropped {
+            tracing::debug!(%error, "a session's file system could not be let go of");
+        }
+    }
+
+    async fn keep_quota(
+        &self,
+        slots: &Arc<Slots>,
+        spec: &SandboxSpec,
+        workspace: &Path,
+        limits: quota::Limits,
+        closing: &CancellationToken,
+    ) -> Result<Quota, SessionError> {
+        if let Some(volume) = &slots.place.volume {
+            return Ok(Quota::Sized(Arc::clone(volume)));
+        }
+        if !limits.any() {
+            return Ok(Quota::Open);
+        }
+        // One that looks beside the one that serves files: a look may take long.
+        let directory = slots.place.directory.clone();
+        let keeper = self.make_keeper(slots, spec, workspace, &directory).await?;
+        let given = spec.workspace != WorkspaceSource::Private;
+        let disks = [given.then_some(workspace), Some(&directory)];
+        let disks = disks.into_iter().flatten().map(open_disk);
+        let disks = disks.collect::<Result<_, _>>()?;
+        let watched = Watched::begin(keeper, disks, limits, given, closing.clone()).await?;
+        Ok(Quota::Watched(watched))
     }
 
     async fn make_keeper(
@@ -196,20 +292,30 @@ fn why_not_attached(error: PoolError) -> SessionError {
     }
 }
 
+/// What the free space of its disk is read from.
+fn open_disk(path: &Path) -> Result<OwnedFd, SessionError> {
+    use rustix::fs::{Mode, OFlags, open};
+    open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| SessionError::Setup(format!("open {}: {errno}", path.display())))
+}
+
 /// The session's own directories; gives the workspace.
-fn make_directories(directory: &Path, spec: &SandboxSpec) -> Result<PathBuf, SessionError> {
+fn make_directories(place: &Place, spec: &SandboxSpec) -> Result<PathBuf, SessionError> {
+    let directory = &place.directory;
     let failed = |path: &Path| {
         let path = path.display().to_string();
         move |error: std::io::Error| SessionError::Setup(format!("make directory {path}: {error}"))
     };
     for part in CACHE_PARTS {
         let path = directory.join("cache").join(part);
-        fs::create_dir_all(&path).map_err(failed(&path))?;
+        fs::create_dir_all(place.seen(&path)).map_err(failed(&path))?;
     }
+    let slots = directory.join(SLOTS);
+    fs::create_dir_all(place.seen(&slots)).map_err(failed(&slots))?;
     match &spec.workspace {
         WorkspaceSource::Private => {
             let path = directory.join("workspace");
-            fs::create_dir_all(&path).map_err(failed(&path))?;
+            fs::create_dir_all(place.seen(&path)).map_err(failed(&path))?;
             Ok(path)
         }
         WorkspaceSource::Given { path, .. } => {
@@ -262,6 +368,7 @@ fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
     RootSpec {
         interpreter,
         mount_points,
+        devices: spec.devices.clone(),
     }
 }
 

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::SessionError;
 use super::engine::Engine;
 use super::environment;
+use super::quota::Watching;
 use super::record::Session;
 use super::slots::Kind;
 use super::warm::is_forkable;
@@ -113,8 +114,16 @@ impl Run<'_> {
             }
         };
         let start = self.choose(kind, &slot, &mut skeleton).await;
+        let watching = match self.session.quota.enter().await {
+            Ok(watching) => watching,
+            Err(error) => {
+                self.session.slots.throw_away(slot);
+                return Err(error);
+            }
+        };
         let spent_us = skeleton.spent_us;
-        let orders = self.orders(step, &slot, events, &cancel);
+        let mut orders = self.orders(step, &slot, events, &cancel);
+        orders.alarm = watching.as_ref().map(Watching::alarm);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
         let mut observed = match observed {
             Ok(observed) => observed,
@@ -126,6 +135,7 @@ impl Run<'_> {
                 }));
             }
         };
+        drop(watching);
         self.start = observed.evidence.started.then_some(start);
         // The keeper looks at the files while the counters are read.
         let (changes, usage) = tokio::join!(self.changes(since), async {
@@ -208,6 +218,7 @@ impl Run<'_> {
             max_output: spec.max_output,
             deadline: step.timeout.unwrap_or(spec.timeout),
             memory: self.limits.memory,
+            alarm: None,
             events,
             cancel: cancel.clone(),
         }
@@ -249,6 +260,7 @@ impl Run<'_> {
             && evidence.exec.is_none()
             && evidence.notification.is_none()
             && evidence.oom_kills == 0
+            && evidence.workspace_full.is_none()
             && evidence.watchdog_memory.is_none();
         let lost = self.engine.launcher_lost();
         if unexplained
@@ -340,7 +352,7 @@ impl Run<'_> {
             self.session
                 .limits
                 .iter()
-                .filter(|limit| limit.resource == Resource::Workspace),
+                .filter(|limit| is_quota(limit.resource)),
         );
         StepResult {
             step_id: self.step_id.clone(),
@@ -353,6 +365,7 @@ impl Run<'_> {
                     self.limits.pids,
                 ),
                 self.session.slots.notes(),
+                self.session.quota.note().into_iter().collect(),
             ]
             .concat(),
             stdout,
@@ -414,6 +427,10 @@ impl Run<'_> {
         let usage = Usage::default();
         self.result(observed, Vec::new(), usage, Changes::default(), false)
     }
+}
+
+const fn is_quota(resource: Resource) -> bool {
+    matches!(resource, Resource::Workspace | Resource::WorkspaceFiles)
 }
 
 /// The arguments, and for source code its file.

@@ -1,7 +1,7 @@
 //! Options of the contract that this version does not have: refused by name, never ignored.
 
 use super::Violations;
-use super::request::{Cap, Choice, IsolationChoice, NetworkChoice, ProfileChoice, SpecRequest};
+use super::request::{Choice, IsolationChoice, NetworkChoice, ProfileChoice, SpecRequest};
 
 fn absent(what: &str) -> String {
     format!("{what}not available in stepbox {}", crate::VERSION)
@@ -12,7 +12,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
         ("setup", request.setup.is_some()),
         ("egress_allow", request.egress_allow.is_some()),
         ("user", request.user.is_some()),
-        ("profiles", !request.profiles.is_empty()),
         ("resident", request.resident == Some(true)),
         ("setup_network", request.setup_network.is_some()),
         ("packages", !request.packages.is_empty()),
@@ -20,14 +19,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
         ("egress_credentials", !request.egress_credentials.is_empty()),
         ("host_packages", !request.host_packages.is_empty()),
         ("devices", !request.devices.is_empty()),
-        (
-            "workspace_max_bytes",
-            matches!(request.workspace_max_bytes, Cap::Max(_)),
-        ),
-        (
-            "workspace_max_files",
-            matches!(request.workspace_max_files, Cap::Max(_)),
-        ),
     ];
     for (field, given) in plain {
         if given {
@@ -123,13 +114,6 @@ mod tests {
                 },
             ),
             (
-                "profiles",
-                SpecRequest {
-                    profiles: word(),
-                    ..base()
-                },
-            ),
-            (
                 "resident",
                 SpecRequest {
                     resident: Some(true),
@@ -175,20 +159,6 @@ mod tests {
                 "devices",
                 SpecRequest {
                     devices: map(),
-                    ..base()
-                },
-            ),
-            (
-                "workspace_max_bytes",
-                SpecRequest {
-                    workspace_max_bytes: Cap::Max(1),
-                    ..base()
-                },
-            ),
-            (
-                "workspace_max_files",
-                SpecRequest {
-                    workspace_max_files: Cap::Max(1),
                     ..base()
                 },
             ),
@@ -259,7 +229,6 @@ mod tests {
             deps_readonly: Some(false),
             resident: Some(false),
             cap_drop: Some(vec!["ALL".into()]),
-            workspace_max_bytes: Cap::Uncapped,
             network: Choice::Named(NetworkChoice::None),
             ..SpecRequest::default()
         };
