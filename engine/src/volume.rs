@@ -134,18 +134,17 @@ impl Room {
 }
 
 impl Volume {
-    /// Makes one beside a directory of the host, whose place it is to take. It has more room than was asked for until it
-    /// is loaded. Takes some milliseconds; blocks.
-    pub fn make(directory: &Path, capacity: Capacity) -> Result<Self, VolumeError> {
+    /// Makes one, whose image has this path until it is mounted. It has more room than was asked for until it is loaded.
+    /// Takes some milliseconds; blocks.
+    pub fn make(path: &Path, capacity: Capacity) -> Result<Self, VolumeError> {
         let tool = tool()?;
-        let path = directory.with_extension("image");
-        let made = image(&path, &tool, capacity).and_then(|image| {
+        let made = image(path, &tool, capacity).and_then(|image| {
             let block = u32::try_from(BLOCK).unwrap_or(512);
             let device = loop_device::attach(image.as_fd(), block).map_err(VolumeError::Loop)?;
             mount(device.path.as_os_str())
         });
         // From here on the device has it, and it ends with the device.
-        let removed = fs::remove_file(&path);
+        let removed = fs::remove_file(path);
         let mount = made?;
         removed.map_err(VolumeError::io("remove the name of an image"))?;
         Ok(Self {
@@ -153,6 +152,11 @@ impl Volume {
             capacity,
             reserve: Mutex::new(0),
         })
+    }
+
+    #[must_use]
+    pub const fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
     /// The mount, for whoever puts it in its place.

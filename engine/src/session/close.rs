@@ -74,6 +74,7 @@ impl Engine {
             ends.spawn(async move { engine.end(&session).await });
         }
         ends.join_all().await;
+        self.inner.volumes.close();
         self.inner.templates.close();
         self.inner.spares.close().await;
         self.inner.launcher.close().await;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
+use super::volumes::Volumes;
 use super::{Live, RuntimeDir, SessionError, SessionView, check, quota};
 use crate::outcome::{AppliedLimit, StepResult};
 use crate::pool::{Launcher, PoolError, Spares, Started, Templates};
@@ -22,6 +23,7 @@ pub(super) struct Inner {
     pub(super) templates: Templates,
     pub(super) directories: RuntimeDir,
     pub(super) bytecode: Bytecode,
+    pub(super) volumes: Arc<Volumes>,
     pub(super) interpreter: tokio::sync::OnceCell<Option<Interpreter>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     pub(super) steps_done: AtomicU64,
@@ -62,6 +64,7 @@ impl Engine {
             inner: Arc::new(Inner {
                 spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
                 templates: Templates::new(launcher.clone()),
+                volumes: Volumes::new(&directories.scratch),
                 launcher,
                 cgroups,
                 directories,

@@ -201,14 +201,17 @@ impl Engine {
         if !limits.any() || !sized {
             return Ok(place);
         }
-        let path = directory.to_owned();
-        let made = tokio::task::spawn_blocking(move || quota::make_volume(&path, limits));
+        let volumes = Arc::clone(&self.inner.volumes);
+        let made = tokio::task::spawn_blocking(move || volumes.take(limits));
         if let Some(volume) = made.await.ok().flatten() {
             self.inner
                 .launcher
                 .hold_volume(directory.to_owned(), volume.mount())
                 .await?;
             place.volume = Some(Arc::new(volume));
+            if spec.quota == crate::spec::Quota::default() {
+                self.inner.volumes.prepare(limits);
+            }
         }
         Ok(place)
     }

@@ -23,11 +23,12 @@ use crate::sandbox::identity::Mode;
 use crate::spec::request::Cap;
 use crate::spec::{SandboxSpec, WorkspaceSource, mebibytes};
 use crate::supervise::Alarm;
-use crate::volume::{self, Capacity, Volume};
+use crate::volume::{self, Volume};
 use crate::workspace::{FileError, FileReason, Held, display};
 
 /// What a private workspace may hold unless the caller says else, or a tenth of what is free.
 const DEFAULT_BYTES: u64 = 10 << 30;
+const DEFAULT_STEP: u64 = 256 << 20;
 /// How far past its limit a session still runs code, which may make room.
 const SLACK_BYTES: u64 = 1 << 30;
 const SLACK_FILES: u64 = 100_000;
@@ -86,7 +87,13 @@ impl Limits {
 
 fn default_bytes(scratch: &Path) -> u64 {
     let free = statvfs(scratch).map_or(u64::MAX, |facts| facts.f_bavail * facts.f_frsize);
-    (free / 10).clamp(1 << 20, DEFAULT_BYTES)
+    let tenth = (free / 10).clamp(1 << 20, DEFAULT_BYTES);
+    // In steps, so that one of the same size serves the next session.
+    if tenth < DEFAULT_STEP {
+        tenth
+    } else {
+        tenth - tenth % DEFAULT_STEP
+    }
 }
 
 /// What would keep a limit: a file system of its own cannot be made of a directory of the caller's.
@@ -160,22 +167,6 @@ impl Quota {
             Self::Open | Self::Watched(_) => None,
         }
     }
-}
-
-/// Makes the file system of a session in the place of a directory. None: it could not be made, and why is logged. Blocks.
-pub(super) fn make_volume(directory: &Path, limits: Limits) -> Option<Volume> {
-    let bytes = limits.bytes.unwrap_or_else(|| {
-        statvfs(directory).map_or(DEFAULT_BYTES, |facts| facts.f_blocks * facts.f_frsize)
-    });
-    let capacity = Capacity {
-        bytes,
-        files: limits.files,
-    };
-    Volume::make(directory, capacity)
-        .inspect_err(|error| {
-            tracing::warn!(%error, "a workspace gets no file system of its own and is watched");
-        })
-        .ok()
 }
 
 /// A session's limits, and what is known of how far it is from them.
