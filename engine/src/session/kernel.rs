@@ -1,6 +1,7 @@
 //! The kernels of a session: their table, and the life of a cell.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -221,6 +222,7 @@ impl Engine {
         run.start = step.evidence.started.then_some(Start::Kernel);
         let mut step = run.result(step, life.applied.clone(), usage, changes, overlapped);
         step.notes.extend(results_note.map(str::to_owned));
+        step.notes.extend(session.quota.note());
         Ok(CellResult { step, results })
     }
 
@@ -283,7 +285,7 @@ impl Engine {
                 return Err(error.into());
             }
         };
-        let watching = match session.quota.enter().await {
+        let watching = match session.quota.enter(skeleton.init.as_fd()).await {
             Ok(watching) => watching,
             Err(error) => {
                 session.slots.throw_away(slot);
@@ -299,7 +301,7 @@ impl Engine {
         tokio::spawn(async move {
             let end = kernel::live(skeleton, &slot, orders, commands).await;
             drop(watching);
-            let ending = give_back(&owner, slot, end);
+            let ending = give_back(&owner, slot, end).await;
             // Nobody may be left to hear it.
             let _ = tell.send(Some(ending));
         });
@@ -367,7 +369,7 @@ impl Engine {
 }
 
 /// Gives the slot of a kernel back, and says what ended the kernel.
-fn give_back(
+async fn give_back(
     session: &Arc<Session>,
     slot: Slot,
     end: std::io::Result<(Skeleton, Evidence)>,
@@ -375,7 +377,10 @@ fn give_back(
     session.slots.end_loan();
     match end {
         Ok((skeleton, evidence)) => {
-            if evidence.oom_kills == 0 && evidence.notification.is_none() {
+            let reusable = evidence.oom_kills == 0 && evidence.notification.is_none();
+            if reusable && session.quota.note().is_some() {
+                session.slots.put_back_now(slot, skeleton).await;
+            } else if reusable {
                 session.slots.put_back(slot, skeleton);
             } else {
                 session.slots.throw_away(slot);

@@ -21,6 +21,7 @@ mod record;
 mod runtime_dir;
 mod slots;
 mod step;
+mod unlinked;
 mod volumes;
 mod warm;
 

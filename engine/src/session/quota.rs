@@ -6,17 +6,18 @@
 //! two looks code gets past its limit by what it can write in that time. It cannot do so again and again: a session past
 //! its limit may run code that makes room, but only while it is not past that by [`SLACK_BYTES`] or [`SLACK_FILES`].
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{fstatvfs, statvfs};
+use rustix::fs::{fstat, fstatvfs, statvfs};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::SessionError;
+use super::{SessionError, unlinked};
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource, WorkspaceFull};
 use crate::pool::Keeper;
 use crate::sandbox::identity::Mode;
@@ -115,11 +116,14 @@ pub(super) enum Quota {
 }
 
 impl Quota {
-    /// For as long as a sandbox runs.
-    pub(super) async fn enter(&self) -> Result<Option<Watching>, SessionError> {
+    /// For as long as a sandbox runs, whose first process this is.
+    pub(super) async fn enter(
+        &self,
+        init: BorrowedFd<'_>,
+    ) -> Result<Option<Watching>, SessionError> {
         match self {
             Self::Open | Self::Sized(_) => Ok(None),
-            Self::Watched(watched) => watched.enter().await.map(Some),
+            Self::Watched(watched) => watched.enter(init).await.map(Some),
         }
     }
 
@@ -181,6 +185,8 @@ pub(super) struct Watched {
     known: Mutex<Known>,
     alarm: watch::Sender<Option<WorkspaceFull>>,
     running: AtomicUsize,
+    /// The pid namespaces of those that run.
+    sandboxes: Mutex<HashSet<String>>,
     woken: Notify,
 }
 
@@ -198,6 +204,8 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Watching {
     watched: Arc<Watched>,
+    /// Its pid namespace.
+    namespace: Option<String>,
 }
 
 impl Watching {
@@ -208,6 +216,9 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
+        if let Some(namespace) = &self.namespace {
+            self.watched.sandboxes().remove(namespace);
+        }
         self.watched.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -243,6 +254,7 @@ impl Watched {
             }),
             alarm: watch::Sender::new(None),
             running: AtomicUsize::new(0),
+            sandboxes: Mutex::default(),
             woken: Notify::new(),
         });
         watched.take_in(found);
@@ -254,16 +266,19 @@ impl Watched {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn enter(self: &Arc<Self>) -> Result<Watching, SessionError> {
+    async fn enter(self: &Arc<Self>, init: BorrowedFd<'_>) -> Result<Watching, SessionError> {
         if self.alarm.borrow().is_some() {
             // Whoever ran last may have been stopped for it, or a caller may have made room.
-            self.look().await?;
+            self.look(None).await?;
             self.allow_what_is_there();
         }
         self.running.fetch_add(1, Ordering::AcqRel);
         self.known().stale = true;
+        let namespace = unlinked::namespace_of(init);
+        self.sandboxes().extend(namespace.clone());
         let watching = Watching {
             watched: Arc::clone(self),
+            namespace,
         };
         self.woken.notify_one();
         Ok(watching)
@@ -316,9 +331,34 @@ impl Watched {
         known.stale = self.running.load(Ordering::Acquire) > 0;
     }
 
-    /// Looks, and rings if code holds more than it may.
-    async fn look(&self) -> Result<(), SessionError> {
-        let found = self.keeper.measure().await?;
+    fn sandboxes(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.sandboxes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What sandboxes that run keep without a name.
+    async fn unlinked(&self) -> u64 {
+        let namespaces = self.sandboxes().clone();
+        let devices: HashSet<_> = self
+            .disks
+            .iter()
+            .filter_map(|disk| fstat(disk).ok())
+            .map(|facts| facts.st_dev)
+            .collect();
+        let found = tokio::task::spawn_blocking(move || unlinked::bytes(&namespaces, &devices));
+        found.await.unwrap_or(0)
+    }
+
+    /// Looks, and rings if code holds more than it may. `lost`: what the disk has lost since the session held so much.
+    async fn look(&self, lost: Option<(u64, u64)>) -> Result<(), SessionError> {
+        let mut found = self.keeper.measure().await?;
+        let (left, _) = self.left();
+        let now = found.bytes.saturating_sub(self.base.bytes);
+        if lost.is_some_and(|(lost, then)| lost.saturating_sub(now.saturating_sub(then)) > left / 2)
+        {
+            found.bytes = found.bytes.saturating_add(self.unlinked().await);
+        }
         let before = *self.known();
         self.take_in(found);
         let now = Known {
@@ -381,13 +421,15 @@ impl Watched {
         let mut looked = Instant::now();
         let mut took = Duration::ZERO;
         let mut free = self.free();
+        // What is kept without a name is taken once, and found at any look of the round.
+        let (free_first, held_first) = (free, self.known().held.bytes);
         let mut quiet_since = None;
         loop {
             tokio::time::sleep(TICK).await;
             if self.running.load(Ordering::Acquire) == 0 {
                 let since = *quiet_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= QUIET {
-                    return self.look().await;
+                    return self.look(None).await;
                 }
                 continue;
             }
@@ -399,7 +441,8 @@ impl Watched {
             if due || (taken > bytes / 2 && waited >= took) {
                 free = self.free();
                 let begun = Instant::now();
-                self.look().await?;
+                let lost = free_first.saturating_sub(free);
+                self.look(Some((lost, held_first))).await?;
                 looked = Instant::now();
                 took = begun.elapsed();
             }
@@ -409,7 +452,7 @@ impl Watched {
     async fn admit(&self, path: &[u8], bytes: u64, files: u64) -> Result<(), SessionError> {
         if self.known().stale || !self.fits(bytes, files) {
             // What was known may be more than there is, or less.
-            self.look().await?;
+            self.look(None).await?;
         }
         if self.fits(bytes, files) {
             return Ok(());

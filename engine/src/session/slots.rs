@@ -416,6 +416,19 @@ impl Slots {
         });
     }
 
+    /// The same, and waits until it is: what a home holds is in the way of the next step.
+    pub(super) async fn put_back_now(self: &Arc<Self>, slot: Slot, skeleton: Skeleton) {
+        if self.state().closed {
+            return self.throw_away(slot);
+        }
+        // A caller that hangs up does not take the slot with it.
+        let slots = Arc::clone(self);
+        let put_back = tokio::spawn(async move { slots.recycle(slot, skeleton).await });
+        if put_back.await.is_err() {
+            tracing::warn!("making a slot ready was interrupted");
+        }
+    }
+
     pub(super) async fn recycle(self: &Arc<Self>, mut slot: Slot, skeleton: Skeleton) {
         let made = async {
             skeleton.end().await?;

@@ -1,5 +1,6 @@
 //! The life of a step, on one page: a slot, a snapshot, the watch, the changes, the verdict.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,7 +115,7 @@ impl Run<'_> {
             }
         };
         let start = self.choose(kind, &slot, &mut skeleton).await;
-        let watching = match self.session.quota.enter().await {
+        let watching = match self.session.quota.enter(skeleton.init.as_fd()).await {
             Ok(watching) => watching,
             Err(error) => {
                 self.session.slots.throw_away(slot);
@@ -143,13 +144,22 @@ impl Run<'_> {
             let cpu_us = counters.cpu_us.map(|spent| spent.saturating_sub(spent_us));
             self.usage(Counters { cpu_us, ..counters }, &observed)
         });
-        self.release(slot, observed.skeleton.take(), &observed.evidence);
+        let full = self.session.quota.note();
+        self.release(
+            slot,
+            observed.skeleton.take(),
+            &observed.evidence,
+            full.is_some(),
+        )
+        .await;
         self.check_launcher(&observed.evidence).await?;
         let changes = changes?;
         let overlapped = running.overlapped() && since.is_some();
         drop(running);
         self.engine.inner.steps_done.fetch_add(1, Ordering::Relaxed);
-        Ok(self.result(observed, applied, usage, changes, overlapped))
+        let mut result = self.result(observed, applied, usage, changes, overlapped);
+        result.notes.extend(full);
+        Ok(result)
     }
 
     fn named(&self, error: SessionError) -> SessionError {
@@ -242,10 +252,20 @@ impl Run<'_> {
     }
 
     /// After an out-of-memory kill or a blocked call the slot is not used again.
-    fn release(&self, slot: Slot, skeleton: Option<Skeleton>, evidence: &Evidence) {
+    async fn release(
+        &self,
+        slot: Slot,
+        skeleton: Option<Skeleton>,
+        evidence: &Evidence,
+        full: bool,
+    ) {
         match skeleton {
             Some(skeleton) if evidence.oom_kills == 0 && evidence.notification.is_none() => {
-                self.session.slots.put_back(slot, skeleton);
+                if full {
+                    self.session.slots.put_back_now(slot, skeleton).await;
+                } else {
+                    self.session.slots.put_back(slot, skeleton);
+                }
             }
             _ => self.session.slots.throw_away(slot),
         }
@@ -365,7 +385,6 @@ impl Run<'_> {
                     self.limits.pids,
                 ),
                 self.session.slots.notes(),
-                self.session.quota.note().into_iter().collect(),
             ]
             .concat(),
             stdout,

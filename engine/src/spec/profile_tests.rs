@@ -98,7 +98,7 @@ fn profiles_fill_in_what_the_request_leaves_open() {
     assert!(
         applied
             .workspace
-            .is_some_and(|origin| origin.place.contains(":10: vdisk.work.path"))
+            .is_some_and(|origin| origin.place.contains(":11: vdisk.work.path"))
     );
 }
 
@@ -148,7 +148,7 @@ fn a_mistake_names_the_file_the_line_and_the_key_and_what_is_right() {
         let (_, _, said) = applied(text, asking(&["vcpu:a"]), &HostAccess::Own);
         assert_eq!(said.len(), 1, "{text}: {said:?}");
         assert!(said[0].starts_with("profiles"), "{said:?}");
-        assert!(said[0].contains(&format!("{PATH}{place}")), "{said:?}");
+        assert!(said[0].contains(&format!("{PATH}\"{place}")), "{said:?}");
         assert!(said[0].contains(right), "{text}: {said:?}");
     }
     let others = [
@@ -173,7 +173,7 @@ fn a_mistake_names_the_file_the_line_and_the_key_and_what_is_right() {
     for (name, text, place) in others {
         let (_, _, said) = applied(text, asking(&[name]), &HostAccess::Own);
         assert_eq!(said.len(), 1, "{text}: {said:?}");
-        assert!(said[0].contains(&format!("{PATH}{place}")), "{said:?}");
+        assert!(said[0].contains(&format!("{PATH}\"{place}")), "{said:?}");
     }
 }
 
