@@ -24,6 +24,7 @@ mod step;
 mod unlinked;
 mod volumes;
 mod warm;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 use super::engine::Engine;
 use super::environment::{CACHE, WORKSPACE};
 use super::equipment::SLOTS;
-use super::quota::{self, Quota, Watched};
+use super::quota::{self, Quota};
 use super::record::{Parts, Session};
 use super::slots::{KEPT, Place, Posture, SessionMount, Slots};
 use super::warm::Warm;
+use super::watched::Watched;
 use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
 use crate::pool::{Keeper, PoolError};
@@ -242,9 +243,15 @@ impl Engine {
         let directory = slots.place.directory.clone();
         let keeper = self.make_keeper(slots, spec, workspace, &directory).await?;
         let given = spec.workspace != WorkspaceSource::Private;
-        let disks = [given.then_some(workspace), Some(&directory)];
-        let disks = disks.into_iter().flatten().map(open_disk);
-        let disks = disks.collect::<Result<_, _>>()?;
+        let mut disks: Vec<(u64, OwnedFd)> = Vec::new();
+        for path in [given.then_some(workspace), Some(&directory)] {
+            let Some(path) = path else { continue };
+            let (device, disk) = open_disk(path)?;
+            if disks.iter().all(|(other, _)| *other != device) {
+                disks.push((device, disk));
+            }
+        }
+        let disks = disks.into_iter().map(|(_, disk)| disk).collect();
         let watched = Watched::begin(keeper, disks, limits, given, closing.clone()).await?;
         Ok(Quota::Watched(watched))
     }
@@ -296,9 +303,10 @@ fn why_not_attached(error: PoolError) -> SessionError {
 }
 
 /// What the free space of its disk is read from.
-fn open_disk(path: &Path) -> Result<OwnedFd, SessionError> {
-    use rustix::fs::{Mode, OFlags, open};
+fn open_disk(path: &Path) -> Result<(u64, OwnedFd), SessionError> {
+    use rustix::fs::{Mode, OFlags, fstat, open};
     open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|disk| Ok((fstat(&disk)?.st_dev, disk)))
         .map_err(|errno| SessionError::Setup(format!("open {}: {errno}", path.display())))
 }
 

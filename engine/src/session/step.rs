@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::SessionError;
 use super::engine::Engine;
 use super::environment;
-use super::quota::Watching;
 use super::record::Session;
 use super::slots::Kind;
 use super::warm::is_forkable;
+use super::watched::Watching;
 use crate::launcher::message::Changes;
 use crate::outcome::{
     AppliedLimit, Evidence, Output, Resource, Start, StartupFailure, StepEvent, StepResult, Usage,
