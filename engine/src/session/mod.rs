@@ -16,6 +16,7 @@ mod kept;
 mod kernel;
 mod open;
 mod owners;
+mod place;
 mod quota;
 mod record;
 mod runtime_dir;
