@@ -1,7 +1,6 @@
 //! Making a session: its directories, its slot, its keeper.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,13 +10,14 @@ use tokio_util::sync::CancellationToken;
 use super::engine::Engine;
 use super::environment::{CACHE, WORKSPACE};
 use super::equipment::SLOTS;
+use super::place::{Seen, keep_quota};
 use super::quota::{self, Quota};
 use super::record::{Parts, Session};
 use super::slots::{KEPT, Place, Posture, SessionMount, Slots};
 use super::warm::Warm;
 use super::{SessionError, SessionView, check, interpreter};
 use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
-use crate::pool::{Keeper, PoolError};
+use crate::pool::PoolError;
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
 use crate::sandbox::plan::{Step, StepError};
@@ -129,12 +129,13 @@ impl Engine {
             let _ = slots.bytecode.set(wanted);
         }
         let opened = async {
-            let keeper = self
-                .make_keeper(&slots, &spec, &workspace, directory)
-                .await?;
-            let quota = self
-                .keep_quota(&slots, &spec, &workspace, quota, &closing)
-                .await?;
+            let seen = Seen {
+                workspace,
+                directory: directory.to_owned(),
+                given: spec.workspace != WorkspaceSource::Private,
+            };
+            let keeper = slots.keeper(&seen).await?;
+            let quota = keep_quota(&slots, &keeper, seen, quota, &closing).await?;
             slots.adopt(seed.slot).await.map_err(why_not_attached)?;
             self.compile_missing(&slots);
             Ok::<_, SessionError>((keeper, quota))
@@ -179,33 +180,6 @@ impl Engine {
             closing,
             image_digest,
         }))
-    }
-
-    pub(super) async fn make_keeper(
-        &self,
-        slots: &Arc<Slots>,
-        spec: &SandboxSpec,
-        workspace: &Path,
-        directory: &Path,
-    ) -> Result<Keeper, SessionError> {
-        let given = matches!(spec.workspace, WorkspaceSource::Given { .. });
-        let tree = |source: &Path, ours| SessionMount {
-            source: source.to_owned(),
-            identity: None,
-            target: PathBuf::from(WORKSPACE),
-            read_only: false,
-            ours,
-        };
-        let workspace = slots.tree(&tree(workspace, !given)).await?;
-        let scratch = slots.tree(&tree(directory, true)).await?;
-        Ok(Keeper::make(
-            &slots.launcher,
-            slots.realm.0,
-            &slots.root,
-            [workspace.as_fd(), scratch.as_fd()],
-            given,
-        )
-        .await?)
     }
 }
 

@@ -1,18 +1,20 @@
 //! Where a session's own directory is, and what keeps the limits of what is in it.
 
 use std::fs;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use super::SessionError;
 use super::engine::Engine;
+use super::environment::WORKSPACE;
 use super::quota::{self, Quota};
-use super::slots::{Place, Slots};
-use super::watched::Watched;
+use super::slots::{Place, SessionMount, Slots};
+use super::watched::{Looker, Watched};
 use crate::outcome::EnforcedBy;
+use crate::pool::Keeper;
 use crate::spec::{SandboxSpec, WorkspaceSource};
 
 impl Engine {
@@ -58,37 +60,67 @@ impl Engine {
             tracing::debug!(%error, "a session's file system could not be let go of");
         }
     }
+}
 
-    pub(super) async fn keep_quota(
-        &self,
-        slots: &Arc<Slots>,
-        spec: &SandboxSpec,
-        workspace: &Path,
-        limits: quota::Limits,
-        closing: &CancellationToken,
-    ) -> Result<Quota, SessionError> {
-        if let Some(volume) = &slots.place.volume {
-            return Ok(Quota::Sized(Arc::clone(volume)));
-        }
-        if !limits.any() {
-            return Ok(Quota::Open);
-        }
-        // One that looks beside the one that serves files: a look may take long.
-        let directory = slots.place.directory.clone();
-        let keeper = self.make_keeper(slots, spec, workspace, &directory).await?;
-        let given = spec.workspace != WorkspaceSource::Private;
-        let mut disks: Vec<(u64, OwnedFd)> = Vec::new();
-        for path in [given.then_some(workspace), Some(&directory)] {
-            let Some(path) = path else { continue };
-            let (device, disk) = open_disk(path)?;
-            if disks.iter().all(|(other, _)| *other != device) {
-                disks.push((device, disk));
-            }
-        }
-        let disks = disks.into_iter().map(|(_, disk)| disk).collect();
-        let watched = Watched::begin(keeper, disks, limits, given, closing.clone()).await?;
-        Ok(Quota::Watched(watched))
+/// What a keeper sees of a session.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) workspace: PathBuf,
+    /// The session's own directory.
+    pub(super) directory: PathBuf,
+    /// The workspace is the caller's.
+    pub(super) given: bool,
+}
+
+impl Slots {
+    /// Makes a keeper for the session.
+    pub(super) async fn keeper(&self, seen: &Seen) -> Result<Keeper, SessionError> {
+        let tree = |source: &Path, ours| SessionMount {
+            source: source.to_owned(),
+            identity: None,
+            target: PathBuf::from(WORKSPACE),
+            read_only: false,
+            ours,
+        };
+        let workspace = self.tree(&tree(&seen.workspace, !seen.given)).await?;
+        let scratch = self.tree(&tree(&seen.directory, true)).await?;
+        Ok(Keeper::make(
+            &self.launcher,
+            self.realm.0,
+            &self.root,
+            [workspace.as_fd(), scratch.as_fd()],
+            seen.given,
+        )
+        .await?)
     }
+}
+
+/// Begins to keep a session's limits. No code has run yet.
+pub(super) async fn keep_quota(
+    slots: &Arc<Slots>,
+    keeper: &Keeper,
+    seen: Seen,
+    limits: quota::Limits,
+    closing: &CancellationToken,
+) -> Result<Quota, SessionError> {
+    if let Some(volume) = &slots.place.volume {
+        return Ok(Quota::Sized(Arc::clone(volume)));
+    }
+    if !limits.any() {
+        return Ok(Quota::Open);
+    }
+    let mut disks: Vec<(u64, OwnedFd)> = Vec::new();
+    for path in [&seen.workspace, &seen.directory] {
+        let (device, disk) = open_disk(path)?;
+        if disks.iter().all(|(other, _)| *other != device) {
+            disks.push((device, disk));
+        }
+    }
+    let disks = disks.into_iter().map(|(_, disk)| disk).collect();
+    let found = keeper.measure().await?;
+    let looker = Looker::new(Arc::clone(slots), seen);
+    let watched = Watched::begin(looker, found, disks, limits, closing.clone());
+    Ok(Quota::Watched(watched))
 }
 
 /// What the free space of its disk is read from.

@@ -12,10 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{fstat, fstatvfs};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::place::Seen;
 use super::quota::Limits;
+use super::slots::Slots;
 use super::{SessionError, unlinked};
 use crate::outcome::WorkspaceFull;
 use crate::pool::Keeper;
@@ -38,10 +40,33 @@ const FASTEST_FILES: u64 = 200_000;
 /// How long after the last step the look is that tells what it left.
 const QUIET: Duration = Duration::from_millis(50);
 
+/// Who looks: a keeper beside the one that serves files, which a look must not keep waiting. It is made for the first look.
+#[derive(Debug)]
+pub(super) struct Looker {
+    slots: Arc<Slots>,
+    seen: Seen,
+    keeper: OnceCell<Keeper>,
+}
+
+impl Looker {
+    pub(super) const fn new(slots: Arc<Slots>, seen: Seen) -> Self {
+        Self {
+            slots,
+            seen,
+            keeper: OnceCell::const_new(),
+        }
+    }
+
+    async fn look(&self) -> Result<Held, SessionError> {
+        let make = || self.slots.keeper(&self.seen);
+        Ok(self.keeper.get_or_try_init(make).await?.measure().await?)
+    }
+}
+
 /// A session's limits, and what is known of how far it is from them.
 #[derive(Debug)]
 pub(super) struct Watched {
-    keeper: Keeper,
+    looker: Looker,
     /// Where the session's files are.
     disks: Vec<OwnedFd>,
     limits: Limits,
@@ -108,17 +133,16 @@ impl Drop for Watching {
 }
 
 impl Watched {
-    /// Begins to watch, before any code has run.
-    pub(super) async fn begin(
-        keeper: Keeper,
+    /// Begins to watch, before any code has run. `found`: what is there.
+    pub(super) fn begin(
+        looker: Looker,
+        found: Held,
         disks: Vec<OwnedFd>,
         limits: Limits,
-        given: bool,
         closing: CancellationToken,
-    ) -> Result<Arc<Self>, SessionError> {
-        let found = keeper.measure().await?;
+    ) -> Arc<Self> {
         // The caller's own files count, the engine's do not.
-        let base = if given {
+        let base = if looker.seen.given {
             Held {
                 hidden: found.hidden,
                 ..Held::default()
@@ -127,7 +151,7 @@ impl Watched {
             found
         };
         let watched = Arc::new(Self {
-            keeper,
+            looker,
             disks,
             limits,
             base,
@@ -144,7 +168,7 @@ impl Watched {
         watched.take_in(found);
         watched.known().free = watched.free();
         tokio::spawn(Arc::clone(&watched).patrol(closing));
-        Ok(watched)
+        watched
     }
 
     /// Something was written by a caller.
@@ -252,7 +276,7 @@ impl Watched {
     /// Looks, and rings if code holds more than it may. `first`: how much was free when the session held so much.
     async fn look(&self, first: Option<(u64, u64)>) -> Result<(), SessionError> {
         let free = self.free();
-        let mut found = self.keeper.measure().await?;
+        let mut found = self.looker.look().await?;
         let (left, _) = self.left();
         let now = found.bytes.saturating_sub(self.base.bytes);
         let unseen = first.map_or(0, |(then_free, then_held)| {
