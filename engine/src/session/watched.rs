@@ -28,6 +28,10 @@ use crate::workspace::{FileError, FileReason, Held, display};
 /// How far past its limit a session still runs code, which may make room.
 const SLACK_BYTES: u64 = 1 << 30;
 const SLACK_FILES: u64 = 100_000;
+/// What a session past its limit may grow by while it makes room: a file's own map of blocks is written late, and what
+/// removes files may make one.
+const GROWTH_BYTES: u64 = 1 << 20;
+const GROWTH_FILES: u64 = 16;
 /// How often the free space is read while code runs.
 const TICK: Duration = Duration::from_millis(20);
 const SHORTEST: Duration = Duration::from_millis(20);
@@ -206,11 +210,21 @@ impl Watched {
     /// Nothing but what makes room may run in a session that is past its limit, and that has to be able to run.
     fn allow_what_is_there(&self) {
         let mut known = self.known();
-        let allow = |limit: Option<u64>, held: u64, slack: u64| {
-            limit.map(|limit| held.clamp(limit, limit.saturating_add(slack)))
+        let allow = |limit: Option<u64>, held: u64, growth: u64, slack: u64| {
+            limit.map(|limit| allowed(limit, held, growth).min(limit.saturating_add(slack)))
         };
-        known.bytes = allow(self.limits.bytes, known.held.bytes, SLACK_BYTES);
-        known.files = allow(self.limits.files, known.held.files, SLACK_FILES);
+        known.bytes = allow(
+            self.limits.bytes,
+            known.held.bytes,
+            GROWTH_BYTES,
+            SLACK_BYTES,
+        );
+        known.files = allow(
+            self.limits.files,
+            known.held.files,
+            GROWTH_FILES,
+            SLACK_FILES,
+        );
         let full = self.judge(&known);
         drop(known);
         self.alarm.send_replace(full);
@@ -242,11 +256,21 @@ impl Watched {
             hidden: found.hidden && !self.base.hidden,
         };
         // Room that was made stays free.
-        let lower = |allowed: Option<u64>, limit: Option<u64>, held: u64| {
-            Some(allowed?.min(held.max(limit?)))
+        let lower = |now: Option<u64>, limit: Option<u64>, held: u64, growth: u64| {
+            Some(now?.min(allowed(limit?, held, growth)))
         };
-        known.bytes = lower(known.bytes, self.limits.bytes, known.held.bytes.max(1));
-        known.files = lower(known.files, self.limits.files, known.held.files.max(1));
+        known.bytes = lower(
+            known.bytes,
+            self.limits.bytes,
+            known.held.bytes,
+            GROWTH_BYTES,
+        );
+        known.files = lower(
+            known.files,
+            self.limits.files,
+            known.held.files,
+            GROWTH_FILES,
+        );
         known.stale = self.running.load(Ordering::Acquire) > 0;
     }
 
@@ -424,6 +448,15 @@ impl Watched {
     }
 }
 
+/// What may be held where so much is.
+const fn allowed(limit: u64, held: u64, growth: u64) -> u64 {
+    if held > limit {
+        held.saturating_add(growth)
+    } else {
+        limit
+    }
+}
+
 fn pause(bytes: u64, files: u64, took: Duration) -> Duration {
     let by_bytes = Duration::from_micros(bytes / (FASTEST_BYTES / 1_000_000));
     let by_files = Duration::from_micros(files.saturating_mul(1_000_000) / FASTEST_FILES);
@@ -436,6 +469,12 @@ fn pause(bytes: u64, files: u64, took: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_past_its_limit_may_be_as_it_is_and_no_more() {
+        assert_eq!(allowed(10, 10, 4), 10);
+        assert_eq!(allowed(10, 11, 4), 15);
+    }
 
     #[test]
     fn looks_are_rare_far_from_the_limits_and_frequent_near_one() {
