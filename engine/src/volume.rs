@@ -33,7 +33,7 @@ const MOST_FILES: u64 = 1 << 26;
 /// What ext4 has for itself before anything is made.
 const OWN_INODES: u64 = 11;
 /// Directories of the engine's that a session may come to have; they are not the caller's to pay for.
-const RESERVE: u64 = 400;
+const RESERVE: u64 = 96;
 /// Where the tools of ext4 are: not on the path of every user.
 const TOOLS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 const TOOL: &str = "mke2fs";
@@ -114,7 +114,7 @@ fn tool() -> Result<PathBuf, VolumeError> {
 pub struct Volume {
     mount: OwnedFd,
     capacity: Capacity,
-    /// Files of the ballast that have a number.
+    /// Directories of the ballast that are left.
     reserve: Mutex<u64>,
 }
 
@@ -187,12 +187,14 @@ impl Volume {
         let ballast = self.root().join(BALLAST);
         fs::create_dir(&ballast)?;
         rustix::fs::chmod(&ballast, rustix::fs::Mode::empty())?;
+        for number in 0..RESERVE {
+            fs::create_dir(ballast.join(reserved(number)))?;
+        }
         let files = match capacity.files {
             Some(files) => self.room()?.files.saturating_sub(files + 1),
             None => 0,
         };
         for number in 0..files {
-            // Links of one inode would cost none.
             File::create(ballast.join(number.to_string()))?;
         }
         let filler = File::create(ballast.join("bytes"))?;
@@ -205,7 +207,7 @@ impl Volume {
         let missing = capacity.bytes.saturating_sub(self.room()?.bytes);
         length = length.saturating_sub(missing.div_ceil(BLOCK) * BLOCK);
         filler.set_len(length)?;
-        *self.reserve() = files;
+        *self.reserve() = RESERVE;
         Ok(())
     }
 
@@ -213,18 +215,24 @@ impl Volume {
         self.reserve.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for directories of the engine's own, which are not to cost the caller anything.
-    pub fn make_room(&self, directories: u64) -> io::Result<()> {
-        let ballast = self.root().join(BALLAST);
-        let mut reserve = self.reserve();
-        for _ in 0..directories.min(*reserve) {
-            *reserve -= 1;
-            fs::remove_file(ballast.join(reserve.to_string()))?;
+    /// Makes a directory of the engine's own, which is not to cost the caller anything. It was made before there was any
+    /// code, and is moved into its place: room that is free in between would be the code's.
+    pub fn make_directory(&self, path: &Path) -> io::Result<()> {
+        let number = {
+            let mut reserve = self.reserve();
+            *reserve = reserve.saturating_sub(1);
+            *reserve
+        };
+        match fs::rename(self.root().join(BALLAST).join(reserved(number)), path) {
+            // All are in use: what comes now counts.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(path),
+            done => done,
         }
-        let filler = OpenOptions::new().write(true).open(ballast.join("bytes"))?;
-        let length = filler.metadata()?.len();
-        filler.set_len(length.saturating_sub(directories * BLOCK))
     }
+}
+
+fn reserved(number: u64) -> String {
+    format!("directory-{number}")
 }
 
 /// The image, made and open.
@@ -285,8 +293,9 @@ impl Plan {
         let asked = capacity
             .files
             .unwrap_or((capacity.bytes / BYTES_PER_FILE).max(1024));
-        let inodes = asked.min(MOST_FILES) + RESERVE + OWN_INODES;
-        let data = capacity.bytes.div_ceil(BLOCK) * BLOCK + RESERVE * BLOCK;
+        // Beside the reserve the session's first directories.
+        let inodes = asked.min(MOST_FILES) + RESERVE + 64 + OWN_INODES;
+        let data = capacity.bytes.div_ceil(BLOCK) * BLOCK + (RESERVE + 64) * BLOCK;
         // For each 128 MiB two bitmaps, and a descriptor of 64 bytes.
         let groups = (data + inodes * INODE).div_ceil(128 << 20) + 1;
         let tables = (inodes + groups * 32) * INODE + groups * (2 * BLOCK + 64);
@@ -355,9 +364,9 @@ mod tests {
             };
             fs::create_dir(volume.root().join("before")).expect("a directory");
             volume.load().expect("loaded");
-            volume.make_room(6).expect("room");
             for number in 0..6 {
-                fs::create_dir(volume.root().join(format!("d{number}"))).expect("a directory");
+                let path = volume.root().join(format!("d{number}"));
+                volume.make_directory(&path).expect("a directory");
             }
             let room = volume.room().expect("counted");
             assert!(

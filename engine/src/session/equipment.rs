@@ -33,20 +33,13 @@ impl Slots {
             state.numbers
         };
         let own = self.place.directory.join(SLOTS).join(number.to_string());
-        if let Some(volume) = &self.place.volume {
-            // Its own directory and the two in it are not the caller's to pay for.
-            let volume = Arc::clone(volume);
-            tokio::task::spawn_blocking(move || volume.make_room(3))
-                .await
-                .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-                .map_err(cannot_make)?;
-        }
         let mut slot = slot;
         slot.directory = Some(self.place.seen(&own));
+        self.place.make_directory(&own).map_err(cannot_make)?;
         let interpreter = self.root.interpreter.as_ref();
         for (below, target) in [("home", home(interpreter)), ("tmp", temporary(interpreter))] {
             let source = own.join(below);
-            std::fs::create_dir_all(self.place.seen(&source)).map_err(cannot_make)?;
+            self.place.make_directory(&source).map_err(cannot_make)?;
             let mount = SessionMount {
                 source,
                 identity: None,

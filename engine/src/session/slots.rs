@@ -75,6 +75,14 @@ impl Place {
             _ => path.to_owned(),
         }
     }
+
+    /// Makes a directory of the engine's own in it.
+    pub(super) fn make_directory(&self, path: &Path) -> std::io::Result<()> {
+        match &self.volume {
+            Some(volume) => volume.make_directory(&self.seen(path)),
+            None => std::fs::create_dir(path),
+        }
+    }
 }
 
 /// A slot with a sandbox made ahead.
