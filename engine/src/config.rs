@@ -27,7 +27,10 @@ pub const ENVIRONMENT: [(&str, &str); 7] = [
         "XDG_CACHE_HOME",
         "its stepbox directory is the engine's: bytecode is kept in it",
     ),
-    ("XDG_CONFIG_HOME", "its stepbox directory is the engine's"),
+    (
+        "XDG_CONFIG_HOME",
+        "its stepbox directory is the engine's: stepbox.toml with the profiles is in it",
+    ),
     ("XDG_DATA_HOME", "its stepbox directory is the engine's"),
 ];
 
@@ -74,6 +77,14 @@ impl Environment {
         let home = || self.home.as_ref().map(|home| home.join(".cache"));
         let base = self.cache.clone().or_else(home);
         base.map(|base| base.join("stepbox"))
+    }
+
+    /// Where the user's profiles are. None: no home is known.
+    #[must_use]
+    pub fn profiles(&self) -> Option<PathBuf> {
+        let home = || self.home.as_ref().map(|home| home.join(".config"));
+        let base = self.config.clone().or_else(home);
+        base.map(|base| base.join("stepbox/stepbox.toml"))
     }
 
     /// The engine's own directories, whether they exist or not: no sandbox may see them.

@@ -16,6 +16,7 @@ pub mod spec;
 pub mod supervise;
 pub mod sys;
 pub mod telemetry;
+pub mod volume;
 pub mod workspace;
 
 /// The version that engine, protocol and client carry together.

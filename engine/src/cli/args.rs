@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::ServeFlags;
+use crate::spec::parse_size;
 
 /// Runs code that a language model wrote in Linux sandboxes.
 #[derive(Debug, Parser)]
@@ -103,6 +104,15 @@ pub struct RunArgs {
     /// Time limit in seconds [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub timeout_s: Option<f64>,
+    /// Most that workspace, home and caches hold, such as 2g, or none [default: 10g, or a tenth of the free disk]
+    #[arg(long, value_name = "SIZE")]
+    pub workspace_max_bytes: Option<CapArg<Bytes>>,
+    /// Most files, directories and links in them, or none [default: none]
+    #[arg(long, value_name = "COUNT")]
+    pub workspace_max_files: Option<CapArg<u64>>,
+    /// Take what is not given from stepbox.toml: vcpu:NAME, vdisk:NAME or vgpio:NAME (repeatable)
+    #[arg(long, value_name = "KIND:NAME")]
+    pub profile: Vec<String>,
     /// Set an environment variable (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<EnvArg>,
@@ -153,6 +163,18 @@ pub struct PlanArgs {
 pub enum ProfileArg {
     Default,
     Untrusted,
+}
+
+/// Bytes, as a number with a unit or without one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bytes(pub u64);
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().or_else(|_| parse_size(text)).map(Self)
+    }
 }
 
 /// A cap, or `none` for no cap.
@@ -277,6 +299,8 @@ mod tests {
         assert_eq!("none".parse(), Ok(CapArg::<u64>::None));
         assert_eq!("64".parse(), Ok(CapArg::Max(64_u64)));
         assert_eq!("0.5".parse(), Ok(CapArg::Max(0.5)));
+        assert_eq!("2g".parse(), Ok(CapArg::Max(Bytes(2 << 30))));
+        assert_eq!("4096".parse(), Ok(CapArg::Max(Bytes(4096))));
         for text in ["", "None", "1.5", "-1"] {
             let said = text.parse::<CapArg<u64>>().expect_err(text);
             assert!(said.ends_with("; write a number or none"), "{said}");

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::sandbox::identity::Mode;
 use crate::sandbox::probe::{self, Place, Probe};
 use crate::session::scratch_parent;
+use crate::volume::{Capacity, Volume};
 
 /// Where programs are looked for in a sandbox.
 const DIRECTORIES: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin"];
@@ -11,10 +13,12 @@ const DIRECTORIES: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin
 /// To be called before any thread exists: the trials are forked.
 pub(super) fn probes() -> Vec<Probe> {
     let (directory, in_memory) = scratch_parent();
+    let quota = quota(&directory);
     let mut probes = probe::host(&Place {
         directory,
         in_memory,
     });
+    probes.push(quota);
     probes.extend(programs());
     probes
 }
@@ -24,6 +28,35 @@ pub(super) fn obstacles() -> Vec<Probe> {
     let mut probes = probes();
     probes.retain(Probe::is_obstacle);
     probes
+}
+
+/// What keeps the limits of private workspaces, by trying. Given ones are watched everywhere.
+fn quota(scratch: &Path) -> Probe {
+    const WATCHED: &str = "the watchdog looks at workspaces and stops what fills them";
+    let probe = |available, detail, mend: Option<&str>| Probe {
+        name: "workspace_quota",
+        available,
+        needed: false,
+        detail,
+        mend: mend.map(str::to_owned),
+    };
+    if !matches!(Mode::of_this_process(), Ok(Mode::Root)) {
+        let why = "watchdog: a file system of its own for each workspace takes root";
+        return probe(false, format!("{why}; {WATCHED}"), None);
+    }
+    let image = scratch.join(format!("stepbox-doctor-{}.image", std::process::id()));
+    let capacity = Capacity {
+        bytes: 1 << 20,
+        files: Some(1),
+    };
+    match Volume::make(&image, capacity) {
+        Ok(_) => probe(
+            true,
+            "sized_filesystem: an ext4 image of its own for each private workspace; given ones are watched".to_owned(),
+            None,
+        ),
+        Err(error) => probe(false, format!("{error}; {WATCHED}"), error.mend()),
+    }
 }
 
 fn programs() -> [Probe; 3] {

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::args::{CapArg, ProfileArg, RunArgs};
+use super::args::{Bytes, CapArg, ProfileArg, RunArgs};
 use super::{json, spelling};
 use crate::config::Environment;
 use crate::outcome::{StepEvent, StepResult};
@@ -64,6 +64,9 @@ impl Order {
             cpus,
             no_enforce_limits,
             timeout_s,
+            workspace_max_bytes,
+            workspace_max_files,
+            profile,
             env,
             mount,
             allow_sockets,
@@ -86,6 +89,12 @@ impl Order {
             workspace: workspace.as_deref().map(absolute),
             memory_mb: cap(memory_mb),
             pids: cap(pids),
+            workspace_max_bytes: cap(workspace_max_bytes.map(|max| match max {
+                CapArg::None => CapArg::None,
+                CapArg::Max(Bytes(bytes)) => CapArg::Max(bytes),
+            })),
+            workspace_max_files: cap(workspace_max_files),
+            profiles: profile,
             cpus: match cpus {
                 None | Some(CapArg::None) => None,
                 Some(CapArg::Max(cores)) => Some(cores),

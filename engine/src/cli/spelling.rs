@@ -2,7 +2,7 @@
 //! `--memory-mb`, and `enforce_limits=False` is `--no-enforce-limits`.
 
 /// The options of the contract that have a flag.
-const FLAGS: [(&str, &str); 11] = [
+const FLAGS: [(&str, &str); 14] = [
     ("memory_mb", "--memory-mb"),
     ("pids", "--pids"),
     ("cpus", "--cpus"),
@@ -10,6 +10,9 @@ const FLAGS: [(&str, &str); 11] = [
     ("env", "--env"),
     ("mounts", "--mount"),
     ("workspace", "--workspace"),
+    ("workspace_max_bytes", "--workspace-max-bytes"),
+    ("workspace_max_files", "--workspace-max-files"),
+    ("profiles", "--profile"),
     ("language", "--language"),
     ("security_profile", "--security-profile"),
     ("cap_drop", "--cap-drop"),

@@ -15,7 +15,7 @@ use crate::pool::{Skeleton, Slot, Streams};
 use crate::sandbox::cgroup::Counters;
 use crate::sandbox::init::{FromInit, Request, ToInit};
 use crate::supervise::{
-    self, Events, Guard, Listeners, OomBell, Stream, Watchdog, bite, either, ended,
+    self, Alarm, Events, Guard, Listeners, OomBell, Stream, Watchdog, bite, either, ended, rings,
 };
 use crate::sys::datagram;
 
@@ -31,6 +31,8 @@ pub struct Orders {
     pub max_output: u64,
     /// Bytes.
     pub memory: Option<u64>,
+    /// Rings when the session has filled its workspace, where no file system refuses.
+    pub alarm: Option<Alarm>,
     /// Ends the kernel.
     pub closing: CancellationToken,
 }
@@ -145,7 +147,8 @@ pub async fn live(
     .map(AsFd::as_fd);
     life.tell(&ToInit::Kernel, &beside).await;
     drop((stdin_read, stdout_write, stderr_write));
-    life.run(commands, watchdog, &orders.closing).await;
+    life.run(commands, watchdog, orders.alarm, &orders.closing)
+        .await;
     Ok(life.finish())
 }
 
@@ -183,10 +186,11 @@ impl Life<'_> {
         &mut self,
         mut commands: Commands,
         watchdog: Option<Watchdog>,
+        alarm: Option<Alarm>,
         closing: &CancellationToken,
     ) {
-        let bite = bite(watchdog);
-        tokio::pin!(bite);
+        let (bite, full) = (bite(watchdog), rings(alarm));
+        tokio::pin!(bite, full);
         let oom = OomBell::of(self.guard.slot);
         while !self.quiet {
             while self.cell.is_none()
@@ -211,6 +215,10 @@ impl Life<'_> {
                 }
                 bytes = &mut bite, if !self.guard.killed => {
                     self.guard.evidence.watchdog_memory = Some(bytes);
+                    self.guard.kill();
+                }
+                full = &mut full, if !self.guard.killed => {
+                    self.guard.evidence.workspace_full = Some(full);
                     self.guard.kill();
                 }
                 () = closing.cancelled(), if !self.guard.killed => {

@@ -14,6 +14,7 @@ use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
     TreeRequest,
 };
+use super::volumes::Volumes;
 use super::{realm, scratch, subordinate};
 use crate::sandbox::cgroup::Hierarchy;
 use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
@@ -60,6 +61,7 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
         numbers: Vec::new(),
         numbers_mounted: false,
         numbers_at: setup.state.join("numbers"),
+        volumes: Volumes::default(),
     };
     for directory in [&launcher.roots_at, &launcher.numbers_at] {
         fs::create_dir_all(directory).at(Step::RootTmpfs, "the engine's directory")?;
@@ -219,6 +221,7 @@ struct Launcher {
     numbers: Vec<Numbers>,
     numbers_at: PathBuf,
     numbers_mounted: bool,
+    volumes: Volumes,
 }
 
 impl Launcher {
@@ -256,6 +259,14 @@ impl Launcher {
             LauncherRequest::Numbers { realm, numbers } => self
                 .numbers(realm, numbers)
                 .map(|fd| (LauncherReply::Done, Some(fd))),
+            LauncherRequest::HoldVolume(place) => self
+                .hold_volume(place, &descriptors)
+                .map(|()| (LauncherReply::Done, None)),
+            LauncherRequest::DropVolume(place) => self
+                .volumes
+                .release(&place)
+                .at(Step::MountVolume, place.display().to_string())
+                .map(|()| (LauncherReply::Done, None)),
         };
         let (result, tree) = match done {
             Ok((reply, tree)) => (Ok(reply), tree),
@@ -436,9 +447,25 @@ impl Launcher {
         }
     }
 
+    fn hold_volume(&mut self, place: PathBuf, mount: &[OwnedFd]) -> Result<(), StepError> {
+        let operand = place.display().to_string();
+        let held = match mount.first() {
+            Some(mount) => self.volumes.hold(place, mount),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        };
+        held.at(Step::MountVolume, operand)
+    }
+
     fn clone_tree(&mut self, request: &TreeRequest) -> Result<(LauncherReply, OwnedFd), StepError> {
         let operand = request.source.display().to_string();
-        let source = open_source(&request.source).at(Step::CloneTree, operand.clone())?;
+        let (source, clone) = self
+            .volumes
+            .at(&request.source, || {
+                let source = open_source(&request.source)?;
+                let clone = tree::clone_at(&source, false)?;
+                Ok((source, clone))
+            })
+            .at(Step::CloneTree, operand.clone())?;
         let stat = fstat(&source).at(Step::CloneTree, operand.clone())?;
         if request
             .identity
@@ -447,7 +474,6 @@ impl Launcher {
             let replaced = io::Error::from_raw_os_error(libc::ESTALE);
             return Err(StepError::new(Step::CloneTree, operand, &replaced));
         }
-        let clone = tree::clone_at(&source, false).at(Step::CloneTree, operand.clone())?;
         let attributes = Attributes {
             read_only: request.read_only,
             no_exec: request.no_exec,

@@ -188,6 +188,7 @@ impl Keeper {
                     )
                     .map(done)
             }
+            ToKeeper::Measure => self.measure(),
             ToKeeper::Clear => {
                 self.stale = true;
                 self.scratch.clear().map(done)
@@ -208,6 +209,14 @@ impl Keeper {
             .iter()
             .map(|tree| take_back(tree.as_fd(), range, user, Some(self.since)));
         trees.into_iter().chain(others).fold(Ok(()), Result::and)
+    }
+
+    fn measure(&self) -> Answer {
+        let mut held = self.scratch.measure(is_ours)?;
+        if self.given {
+            held = held + self.tree.measure(|_| false)?;
+        }
+        Ok((FromKeeper::Measured(held), None))
     }
 
     fn next(&mut self) -> u64 {
@@ -349,6 +358,12 @@ impl Keeper {
         };
         Ok((FromKeeper::Listing, Some(long("listing", &listing)?)))
     }
+}
+
+/// Directories of a slot, which come and go with it. Those that are there from the beginning are counted, and taken off.
+fn is_ours(path: &[u8]) -> bool {
+    path == b"slots"
+        || path.starts_with(b"slots/") && path.iter().filter(|b| **b == b'/').count() < 3
 }
 
 fn long<T: serde::Serialize>(name: &str, value: &T) -> Result<OwnedFd, FileError> {

@@ -12,7 +12,7 @@ use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::Profile;
-use crate::workspace::FileError;
+use crate::workspace::{FileError, Held};
 
 /// Names a realm: all processes of one host id.
 pub type RealmId = u32;
@@ -81,6 +81,10 @@ pub enum LauncherRequest {
         realm: RealmId,
         numbers: Numbers,
     },
+    /// Beside it: the mount of a file system of a session's own, to be what trees below this directory are cloned from.
+    HoldVolume(PathBuf),
+    /// Lets go of it.
+    DropVolume(PathBuf),
 }
 
 /// A part of the host's tree for a sandbox.
@@ -198,6 +202,8 @@ pub enum ToKeeper {
         target: Vec<u8>,
         replace: bool,
     },
+    /// How much the session holds, in a given workspace and in its own directory.
+    Measure,
     /// Removes everything in the session's own directory, whatever its modes.
     Clear,
 }
@@ -231,6 +237,7 @@ pub enum FromKeeper {
     /// Beside it: a memfd of [`Listing`].
     Listing,
     Stat(FileStat),
+    Measured(Held),
     Failed(FileError),
     Broken(StepError),
 }

@@ -19,6 +19,7 @@ pub mod scratch;
 pub mod spawner;
 mod subordinate;
 mod template;
+mod volumes;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};

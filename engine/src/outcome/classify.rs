@@ -17,7 +17,8 @@ pub struct Evidence {
     pub memory_max: Option<u64>,
     /// Bytes that the sandbox held when the watchdog stopped it for that.
     pub watchdog_memory: Option<u64>,
-    pub workspace_full: Option<u64>,
+    /// How the watcher of the workspace found it when it stopped the sandbox for that.
+    pub workspace_full: Option<WorkspaceFull>,
     /// Our deadline fired: milliseconds that were allowed.
     pub deadline_ms: Option<u64>,
     pub cancelled: bool,
@@ -25,6 +26,21 @@ pub struct Evidence {
     pub wait_status: Option<i32>,
     /// The code was executed: before that a deadline is a failed start.
     pub started: bool,
+}
+
+/// A workspace that grew past one of its limits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WorkspaceFull {
+    Bytes {
+        held: u64,
+        max: u64,
+    },
+    Files {
+        held: u64,
+        max: u64,
+    },
+    /// Code made directories too deep for anybody to count what is in them.
+    Hidden,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -104,11 +120,8 @@ pub fn classify(evidence: &Evidence) -> Verdict {
             ),
         );
     }
-    if let Some(max) = evidence.workspace_full {
-        return killed(
-            FaultKind::WorkspaceFull,
-            format!("the workspace grew past its limit of {max} bytes and the sandbox was stopped"),
-        );
+    if let Some(full) = evidence.workspace_full {
+        return killed(FaultKind::WorkspaceFull, workspace_full(full));
     }
     // A main process that ended by itself before the deadline or the cancel was acted on keeps its own end.
     if evidence.wait_status.is_none() {
@@ -145,6 +158,17 @@ pub fn classify(evidence: &Evidence) -> Verdict {
         ),
         Some(status) => own_end(status),
     }
+}
+
+fn workspace_full(full: WorkspaceFull) -> String {
+    let found = match full {
+        WorkspaceFull::Bytes { held, max } => format!("held {held} bytes of a limit of {max}"),
+        WorkspaceFull::Files { held, max } => format!("held {held} files of a limit of {max}"),
+        WorkspaceFull::Hidden => {
+            "had directories so deep that what they hold cannot be counted".to_owned()
+        }
+    };
+    format!("the workspace, with the home and the caches, {found}, and the sandbox was stopped")
 }
 
 /// The end that a wait status tells.

@@ -199,10 +199,15 @@ fn a_deadline_before_the_code_ran_is_a_failed_start() {
 fn a_full_workspace_is_said_with_its_limit() {
     let evidence = Evidence {
         started: true,
-        workspace_full: Some(1000),
+        workspace_full: Some(WorkspaceFull::Bytes {
+            held: 1001,
+            max: 1000,
+        }),
         ..Evidence::default()
     };
     assert_eq!(kind(&evidence), Some(FaultKind::WorkspaceFull));
+    let said = classify(&evidence).fault.unwrap().message;
+    assert!(said.contains("1001 bytes of a limit of 1000"), "{said}");
 }
 
 #[test]
@@ -231,7 +236,7 @@ fn ties_are_decided_in_the_order_of_the_table() {
         oom_kills: 2,
         memory_max: None,
         watchdog_memory: Some(1),
-        workspace_full: Some(1),
+        workspace_full: Some(WorkspaceFull::Files { held: 2, max: 1 }),
         deadline_ms: Some(1),
         cancelled: true,
         wait_status: None,

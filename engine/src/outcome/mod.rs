@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 mod classify;
 mod words;
 
-pub use classify::{Evidence, ExecFailure, Notification, StartupFailure, Verdict, classify};
+pub use classify::{
+    Evidence, ExecFailure, Notification, StartupFailure, Verdict, WorkspaceFull, classify,
+};
 
 /// What the sandbox did to the code. A program's own end is never a fault.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -73,7 +75,10 @@ pub enum Resource {
     Memory,
     Pids,
     Cpu,
+    /// Bytes of the workspace, the homes and the caches.
     Workspace,
+    /// Files, directories and links of the same.
+    WorkspaceFiles,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]

@@ -26,6 +26,7 @@ impl Resource {
             Self::Pids => "pids",
             Self::Cpu => "cpu",
             Self::Workspace => "workspace",
+            Self::WorkspaceFiles => "workspace_files",
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::launcher::message::{Changes, FromKeeper, Listing, Look, RealmId, Role
 use crate::outcome::FileStat;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sys::datagram;
-use crate::workspace::FileError;
+use crate::workspace::{FileError, Held};
 
 /// Why a keeper could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -273,6 +273,14 @@ impl Keeper {
             replace,
         };
         self.done(&request, &[]).await
+    }
+
+    /// How much the session holds.
+    pub async fn measure(&self) -> Result<Held, KeeperError> {
+        match self.ask(&ToKeeper::Measure, &[]).await? {
+            (FromKeeper::Measured(held), _) => Ok(held),
+            _ => Err(PROTOCOL.into()),
+        }
     }
 
     /// Removes everything in the session's own directory.

@@ -213,6 +213,23 @@ impl Launcher {
         }
     }
 
+    /// Has a file system of a session's own be what is at `place`, for the trees that are cloned from there.
+    pub async fn hold_volume(
+        &self,
+        place: std::path::PathBuf,
+        mount: BorrowedFd<'_>,
+    ) -> Result<(), PoolError> {
+        self.ask(LauncherRequest::HoldVolume(place), &[mount])
+            .await
+            .map(drop)
+    }
+
+    pub async fn drop_volume(&self, place: std::path::PathBuf) -> Result<(), PoolError> {
+        self.ask(LauncherRequest::DropVolume(place), &[])
+            .await
+            .map(drop)
+    }
+
     /// Has the launcher end, and waits until it is gone: on cgroup v2 it lives in one of the cgroups that are to be
     /// removed then. One that hangs is left to its fate.
     pub async fn close(&self) {

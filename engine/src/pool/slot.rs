@@ -120,6 +120,8 @@ pub struct Slot {
     pub user: u32,
     /// Whether its sandboxes see bytecode of the store. None: it was not tried.
     pub bytecode: Option<bool>,
+    /// What its session made for it on disk, to be removed with it.
+    pub directory: Option<std::path::PathBuf>,
     spawner: Channel,
     cgroup: Option<SlotCgroup>,
     /// With the number of the template that it is a fork of.
@@ -167,6 +169,7 @@ impl Slot {
             realm,
             user,
             bytecode: None,
+            directory: None,
             spawner,
             cgroup: Some(cgroup),
             sub_template: None,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::template::{Template, TemplateError};
 use super::{Launcher, PoolError};
 use crate::launcher::message::{RealmId, TreeRequest};
-use crate::sandbox::plan::Step;
+use crate::sandbox::plan::{Step, StepError};
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::template::Program;
 use crate::spec::Interpreter;
@@ -234,14 +234,14 @@ impl Templates {
                     tokio::time::sleep(AGAIN).await;
                 }
                 // The session, or the engine, is over; or a module ends the interpreter.
-                TemplateError::Pool(PoolError::Gone(_)) => {
-                    tracing::debug!("a template ended before it stood");
-                    return Booted::Never("it ended".into());
-                }
-                // So is the session when its realm is gone.
-                TemplateError::Pool(PoolError::Step(error))
-                    if error.step == Step::Realm && error.errno == libc::ESRCH =>
-                {
+                TemplateError::Pool(
+                    PoolError::Gone(_)
+                    | PoolError::Step(StepError {
+                        step: Step::Realm,
+                        errno: libc::ESRCH,
+                        ..
+                    }),
+                ) => {
                     tracing::debug!("a template ended before it stood");
                     return Booted::Never("it ended".into());
                 }

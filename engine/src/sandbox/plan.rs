@@ -25,6 +25,7 @@ pub enum Step {
     // launcher, once for equal numbers
     RootNumbers,
     // launcher, per slot
+    MountVolume,
     CloneTree,
     MapOwners,
     Realm,
@@ -216,7 +217,12 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "slot",
         when: "ahead of need, in the launcher",
-        steps: &[Step::Realm, Step::CloneTree, Step::MapOwners],
+        steps: &[
+            Step::Realm,
+            Step::MountVolume,
+            Step::CloneTree,
+            Step::MapOwners,
+        ],
     },
     Stage {
         name: "spawner",
@@ -359,6 +365,10 @@ impl Step {
             Self::RootNumbers => (
                 "root-numbers",
                 "files that tell how many processors and how much memory a sandbox has: pools size themselves by them",
+            ),
+            Self::MountVolume => (
+                "mount-volume",
+                "as root: a file system of the size that the workspace may have, where no process of the host's or of another session sees it",
             ),
             Self::CloneTree => (
                 "clone-tree",

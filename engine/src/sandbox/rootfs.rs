@@ -18,7 +18,7 @@ use super::cgroup::Hierarchy;
 use super::identity::{home, temporary};
 use super::plan::{Context, ROOT, Step, StepError};
 use super::tree;
-use crate::spec::{ACCOUNTS, GROUPS, Interpreter, Profile, User};
+use crate::spec::{ACCOUNTS, Device, GROUPS, Interpreter, Profile, User};
 use crate::sys::mount::{Attributes, set_attributes};
 
 /// What distinguishes one root, and what lives in it, from another. Equal specs share one root, and slots that no session
@@ -31,6 +31,8 @@ pub struct RootSpec {
     pub user: User,
     /// Which filter what lives there is born with.
     pub profile: Profile,
+    /// Beside those that every root has.
+    pub devices: Vec<Device>,
 }
 
 /// A place for a mount of the session.
@@ -372,8 +374,20 @@ impl Builder<'_> {
         .at(Step::RootDevices, "/dev")?;
         tree::attach(tree, &dev).at(Step::RootDevices, "/dev")?;
         for (name, major, minor) in DEVICES {
-            self.device(&dev.join(name), *major, *minor)
-                .at(Step::RootDevices, format!("/dev/{name}"))?;
+            self.device(
+                &dev.join(name),
+                &Path::new("/dev").join(name),
+                *major,
+                *minor,
+            )
+            .at(Step::RootDevices, format!("/dev/{name}"))?;
+        }
+        for device in &self.spec.devices {
+            let operand = device.path.display().to_string();
+            let node = self.below(&device.path);
+            self.parents(Step::RootDevices, &node)?;
+            self.device(&node, &device.path, device.major, device.minor)
+                .at(Step::RootDevices, operand)?;
         }
         for (name, target) in DEVICE_LINKS {
             symlink(target, dev.join(name)).at(Step::RootDevices, format!("/dev/{name}"))?;
@@ -385,7 +399,7 @@ impl Builder<'_> {
     }
 
     /// A node of our own where that is allowed, else the host's node, bound.
-    fn device(&self, path: &Path, major: u32, minor: u32) -> io::Result<()> {
+    fn device(&self, path: &Path, host: &Path, major: u32, minor: u32) -> io::Result<()> {
         let mode = Mode::from_raw_mode(0o666);
         let made = mknodat(
             CWD,
@@ -398,13 +412,17 @@ impl Builder<'_> {
             Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o666)),
             Err(rustix::io::Errno::PERM) => {
                 fs::write(path, "")?;
-                let name = path.file_name().unwrap_or_default();
                 let node = openat(
                     CWD,
-                    Path::new("/dev").join(name),
-                    OFlags::PATH | OFlags::CLOEXEC,
+                    host,
+                    OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
                     Mode::empty(),
                 )?;
+                let stat = rustix::fs::fstat(&node)?;
+                if stat.st_rdev != makedev(major, minor) {
+                    // Another one than was judged.
+                    return Err(io::Error::from_raw_os_error(libc::ESTALE));
+                }
                 tree::attach(tree::clone_at(node, false)?, path)
             }
             Err(errno) => Err(errno.into()),

@@ -94,6 +94,7 @@ fn is_plain(spec: &SandboxSpec) -> bool {
         && spec.preload.is_empty()
         && spec.prewarm.is_none()
         && spec.kept.is_empty()
+        && spec.devices.is_empty()
 }
 
 /// What of a spec makes two sessions alike.

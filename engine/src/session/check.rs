@@ -12,6 +12,7 @@ use crate::spec::{Profile, SandboxSpec, User};
 pub(super) fn limits(
     cgroups: &Cgroups,
     spec: &SandboxSpec,
+    quota: [AppliedLimit; 2],
 ) -> Result<Vec<AppliedLimit>, SessionError> {
     let asked = [
         (Resource::Memory, "memory_mb", spec.limits.memory),
@@ -49,11 +50,7 @@ pub(super) fn limits(
             enforced_by,
         });
     }
-    limits.push(AppliedLimit {
-        resource: Resource::Workspace,
-        max: None,
-        enforced_by: EnforcedBy::None,
-    });
+    limits.extend(quota);
     Ok(limits)
 }
 
@@ -154,5 +151,10 @@ pub(super) fn isolation(mode: Mode, spec: &SandboxSpec) -> Vec<String> {
     if spec.user != User::default() {
         layers.push(format!("user: {name} ({uid}:{gid})"));
     }
+    layers.extend(
+        spec.devices
+            .iter()
+            .map(|device| format!("device: {}", device.path.display())),
+    );
     layers
 }

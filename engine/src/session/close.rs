@@ -38,7 +38,9 @@ impl Engine {
         session.slots.close().await;
         session.take_back(u32::MAX).await;
         // The keeper has the rights for whatever modes code left; it must go before its realm does.
-        if let Err(error) = session.keeper.clear().await {
+        let sized = session.quota.volume().is_some();
+        // A file system of its own ends whole.
+        if !sized && let Err(error) = session.keeper.clear().await {
             tracing::warn!(%error, "a session's files could not be removed by its keeper");
         }
         if self.mode() == Mode::Root {
@@ -46,6 +48,9 @@ impl Engine {
         }
         self.inner.templates.forget_session(&session.id);
         self.inner.spares.release_realm(session.realm).await;
+        if sized {
+            self.drop_volume(&session.directory).await;
+        }
         let directory = session.directory.clone();
         let slots = Arc::clone(&session.slots);
         let removed = tokio::task::spawn_blocking(move || {
@@ -72,6 +77,7 @@ impl Engine {
             ends.spawn(async move { engine.end(&session).await });
         }
         ends.join_all().await;
+        self.inner.volumes.close();
         self.inner.templates.close();
         self.inner.spares.close().await;
         self.inner.launcher.close().await;

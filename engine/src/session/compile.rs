@@ -265,6 +265,8 @@ impl Compile {
             max_output: OUTPUT,
             deadline: ROUND_DEADLINE,
             memory: Some(MEMORY),
+            // It writes to nothing that outlives it.
+            alarm: None,
             events: None,
             cancel: self.engine.inner.bytecode.ending.clone(),
         };

@@ -8,12 +8,13 @@ use super::ahead::Ahead;
 use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
-use super::{Live, RuntimeDir, SessionError, SessionView, check};
+use super::volumes::Volumes;
+use super::{Live, RuntimeDir, SessionError, SessionView, check, quota};
 use crate::outcome::{AppliedLimit, StepResult};
 use crate::pool::{Launcher, PoolError, Spares, Started, Templates};
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
-use crate::spec::{Interpreter, SandboxSpec};
+use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource};
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -24,6 +25,7 @@ pub(super) struct Inner {
     pub(super) templates: Templates,
     pub(super) directories: RuntimeDir,
     pub(super) bytecode: Bytecode,
+    pub(super) volumes: Arc<Volumes>,
     pub(super) interpreter: tokio::sync::OnceCell<Option<Interpreter>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     pub(super) steps_done: AtomicU64,
@@ -60,6 +62,7 @@ impl Engine {
                 spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
                 ahead: Ahead::default(),
                 templates: Templates::new(launcher.clone()),
+                volumes: Volumes::new(&directories.scratch),
                 launcher,
                 cgroups,
                 directories,
@@ -139,9 +142,16 @@ impl Engine {
     ) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
         check::capabilities(&self.inner.launcher, spec)?;
         Ok((
-            check::limits(&self.inner.cgroups, spec)?,
+            check::limits(&self.inner.cgroups, spec, self.quota_of(spec).1)?,
             check::isolation(self.mode(), spec),
         ))
+    }
+
+    /// The limits of a session's workspace, and what would keep them.
+    pub(super) fn quota_of(&self, spec: &SandboxSpec) -> (quota::Limits, [AppliedLimit; 2]) {
+        let limits = quota::Limits::of(spec, &self.inner.directories.scratch);
+        let given = spec.workspace != WorkspaceSource::Private;
+        (limits, limits.applied(quota::mechanism(self.mode(), given)))
     }
 
     pub fn session(&self, id: &str) -> Result<SessionView, SessionError> {
@@ -197,12 +207,14 @@ impl Engine {
     /// By what each limit would be kept, whatever a session asks for.
     #[must_use]
     pub fn limit_mechanisms(&self) -> Vec<AppliedLimit> {
-        use crate::outcome::{EnforcedBy, Resource};
+        use crate::outcome::Resource;
         let mechanism = |resource| AppliedLimit {
             resource,
             max: None,
             enforced_by: match resource {
-                Resource::Workspace => EnforcedBy::None,
+                Resource::Workspace | Resource::WorkspaceFiles => {
+                    quota::mechanism(self.mode(), false)
+                }
                 other => self.inner.cgroups.mechanism(other, None),
             },
         };
@@ -211,6 +223,7 @@ impl Engine {
             Resource::Pids,
             Resource::Cpu,
             Resource::Workspace,
+            Resource::WorkspaceFiles,
         ]
         .map(mechanism)
         .into()

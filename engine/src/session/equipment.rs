@@ -13,8 +13,17 @@ use crate::pool::{Attachment, Booted, PoolError, Skeleton, Slot};
 use crate::sandbox::identity::{home, temporary};
 use crate::spec::Profile;
 
+/// Where a session's own directory has those of its slots.
+pub(super) const SLOTS: &str = "slots";
 /// How long a fork ahead may take.
 const FORK_PATIENCE: Duration = Duration::from_secs(5);
+
+fn cannot_make(source: std::io::Error) -> PoolError {
+    PoolError::Io {
+        what: "make a directory of the session",
+        source,
+    }
+}
 
 impl Slots {
     /// Gives the slot the session's trees, and makes its first sandbox.
@@ -24,15 +33,15 @@ impl Slots {
             state.numbers += 1;
             state.numbers
         };
+        let mut slot = slot;
         slot.show_numbers(&self.launcher, self.numbers).await?;
-        let own = self.directory.join(number.to_string());
+        let own = self.place.directory.join(SLOTS).join(number.to_string());
+        slot.directory = Some(self.place.seen(&own));
+        self.place.make_directory(&own).map_err(cannot_make)?;
         let interpreter = self.root.interpreter.as_ref();
         for (below, target) in [("home", home(interpreter)), ("tmp", temporary(interpreter))] {
             let source = own.join(below);
-            std::fs::create_dir_all(&source).map_err(|source| PoolError::Io {
-                what: "make a directory of the session",
-                source,
-            })?;
+            self.place.make_directory(&source).map_err(cannot_make)?;
             let mount = SessionMount {
                 source,
                 identity: None,
@@ -45,7 +54,6 @@ impl Slots {
         for mount in &self.mounts {
             self.attach(&slot, mount, false).await?;
         }
-        let mut slot = slot;
         self.give_bytecode(&mut slot).await;
         let skeleton = self.furnish(&mut slot).await?;
         Ok(Ready { slot, skeleton })
@@ -181,11 +189,13 @@ impl Slots {
             self.owners.note_untranslated();
         }
         if mount.ours {
-            std::os::unix::fs::chown(&mount.source, Some(self.realm.1), Some(self.realm.1))
-                .map_err(|source| PoolError::Io {
+            let source = self.place.seen(&mount.source);
+            std::os::unix::fs::chown(source, Some(self.realm.1), Some(self.realm.1)).map_err(
+                |source| PoolError::Io {
                     what: "give a directory to the sandbox's user",
                     source,
-                })?;
+                },
+            )?;
         } else if !mount.read_only {
             return self.borrow(mount.source.clone(), tree).await;
         }

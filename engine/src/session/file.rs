@@ -20,6 +20,7 @@ pub struct FileWrite {
     session: Arc<Session>,
     path: Vec<u8>,
     file: File,
+    written: u64,
     /// None when it was committed.
     write: Option<u64>,
 }
@@ -37,10 +38,14 @@ pub struct FileRead {
 impl FileWrite {
     /// Adds bytes at the end.
     pub async fn write(&mut self, data: &[u8]) -> Result<(), SessionError> {
+        let written = self.written + data.len() as u64;
+        self.session.quota.admit(&self.path, written, 1).await?;
         self.file
             .write_all(data)
             .await
-            .map_err(|error| failed(&self.path, &error))
+            .map_err(|error| failed(&self.path, &error))?;
+        self.written = written;
+        Ok(())
     }
 
     /// Makes the file appear; gives its size in bytes.
@@ -53,7 +58,9 @@ impl FileWrite {
             return Ok(0);
         };
         self.session.touched.store(true, Ordering::Release);
-        Ok(self.session.keeper.commit_write(write).await?)
+        let size = self.session.keeper.commit_write(write).await?;
+        self.session.quota.wrote(size, 1);
+        Ok(size)
     }
 }
 
@@ -119,11 +126,13 @@ impl Engine {
         mode: Option<u32>,
     ) -> Result<FileWrite, SessionError> {
         let session = self.find_to_write(id)?;
+        session.quota.admit(&path, 0, 1).await?;
         let (fd, write) = session.keeper.begin_write(path.clone(), mode).await?;
         Ok(FileWrite {
             session,
             path,
             file: file(fd),
+            written: 0,
             write: Some(write),
         })
     }
@@ -175,7 +184,11 @@ impl Engine {
     }
 
     pub async fn make_dir(&self, id: &str, path: Vec<u8>) -> Result<(), SessionError> {
-        Ok(self.find_to_write(id)?.keeper.make_dir(path).await?)
+        let session = self.find_to_write(id)?;
+        session.quota.admit(&path, 0, 1).await?;
+        session.keeper.make_dir(path).await?;
+        session.quota.wrote(0, 1);
+        Ok(())
     }
 
     pub async fn remove(

@@ -1,6 +1,7 @@
 //! The kernels of a session: their table, and the life of a cell.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use super::record::Session;
 use super::slots::Kind;
 use super::slots::QUEUE_TIMEOUT;
 use super::step::{Run, limits};
+use super::watched::Watching;
 use crate::kernel::{self, Cell, Handle, Observed, Orders};
 use crate::outcome::{AppliedLimit, CellResult, Evidence, Start, StepEvent, Verdict, classify};
 use crate::pool::{Skeleton, Slot};
@@ -220,6 +222,7 @@ impl Engine {
         run.start = step.evidence.started.then_some(Start::Kernel);
         let mut step = run.result(step, life.applied.clone(), usage, changes, overlapped);
         step.notes.extend(results_note.map(str::to_owned));
+        step.notes.extend(session.quota.note());
         Ok(CellResult { step, results })
     }
 
@@ -282,15 +285,24 @@ impl Engine {
                 return Err(error.into());
             }
         };
+        let watching = match session.quota.enter(skeleton.init.as_fd()).await {
+            Ok(watching) => watching,
+            Err(error) => {
+                session.slots.throw_away(slot);
+                return Err(error);
+            }
+        };
         session.slots.lend();
         session.begin_kernel();
         let (handle, commands) = kernel::handle();
         let (tell, ended) = watch::channel(None);
-        let orders = self.kernel_orders(session, &slot, spec);
+        let mut orders = self.kernel_orders(session, &slot, spec);
+        orders.alarm = watching.as_ref().map(Watching::alarm);
         let owner = Arc::clone(session);
         tokio::spawn(async move {
             let end = kernel::live(skeleton, &slot, orders, commands).await;
-            let ending = give_back(&owner, slot, end);
+            drop(watching);
+            let ending = give_back(&owner, slot, end).await;
             // The cell that it ended with may still be counted.
             owner.take_back(1).await;
             // Nobody may be left to hear it.
@@ -354,13 +366,14 @@ impl Engine {
             },
             max_output: session.spec.max_output,
             memory: limits.memory,
+            alarm: None,
             closing: session.closing.clone(),
         }
     }
 }
 
 /// Gives the slot of a kernel back, and says what ended the kernel.
-fn give_back(
+async fn give_back(
     session: &Arc<Session>,
     slot: Slot,
     end: std::io::Result<(Skeleton, Evidence)>,
@@ -369,7 +382,10 @@ fn give_back(
     session.end_kernel();
     match end {
         Ok((skeleton, evidence)) => {
-            if evidence.oom_kills == 0 && evidence.notification.is_none() {
+            let reusable = evidence.oom_kills == 0 && evidence.notification.is_none();
+            if reusable && session.quota.note().is_some() {
+                session.slots.put_back_now(slot, skeleton).await;
+            } else if reusable {
                 session.slots.put_back(slot, skeleton);
             } else {
                 session.slots.throw_away(slot);

@@ -17,11 +17,16 @@ mod kept;
 mod kernel;
 mod open;
 mod owners;
+mod place;
+mod quota;
 mod record;
 mod runtime_dir;
 mod slots;
 mod step;
+mod unlinked;
+mod volumes;
 mod warm;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,20 +1,23 @@
 //! Making a session: its directories, its slot, its keeper.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
 use super::environment::{self, CACHE, WORKSPACE};
+use super::equipment::SLOTS;
+use super::place::{Seen, keep_quota};
+use super::quota::{self, Quota};
 use super::record::{Parts, Session};
-use super::slots::{KEPT, Posture, SessionMount, Slots};
+use super::slots::{KEPT, Place, Posture, SessionMount, Slots};
 use super::warm::Warm;
 use super::{SessionError, SessionView, check, interpreter};
-use crate::outcome::{EnforcedBy, Resource};
-use crate::pool::{Keeper, PoolError};
+use crate::outcome::{AppliedLimit, EnforcedBy, Resource};
+use crate::pool::PoolError;
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::{Identity, Mode, Others, home, temporary};
 use crate::sandbox::landlock::Fence;
@@ -43,7 +46,8 @@ impl Engine {
     /// Makes a session that is in no table yet.
     pub(super) async fn open(&self, spec: SandboxSpec) -> Result<Session, SessionError> {
         check::capabilities(&self.inner.launcher, &spec)?;
-        let limits = check::limits(&self.inner.cgroups, &spec)?;
+        let (quota, applied) = self.quota_of(&spec);
+        let limits = check::limits(&self.inner.cgroups, &spec, applied)?;
         let interpreter = match &spec.interpreter {
             Some(interpreter) => Some(interpreter.clone()),
             None => self.default_interpreter().await,
@@ -52,9 +56,10 @@ impl Engine {
         let id = self.new_id();
         let directory = self.inner.directories.scratch.join(&id);
         let made = self
-            .open_in(&directory, id, spec, interpreter, limits)
+            .open_in(&directory, id, spec, interpreter, (limits, quota))
             .await;
         if made.is_err() {
+            self.drop_volume(&directory).await;
             crate::launcher::scratch::remove_directory(&directory);
         }
         made
@@ -94,12 +99,22 @@ impl Engine {
         id: String,
         spec: SandboxSpec,
         interpreter: Option<Interpreter>,
-        limits: Vec<crate::outcome::AppliedLimit>,
+        (limits, quota): (Vec<AppliedLimit>, quota::Limits),
     ) -> Result<Session, SessionError> {
-        let workspace = make_directories(directory, &spec)?;
+        let place = self.make_place(directory, &spec, quota).await?;
+        let workspace = make_directories(&place, &spec)?;
         let bytecode = self.wanted_bytecode(&spec, interpreter.as_ref()).await;
         if let Some(wanted) = &bytecode {
-            wanted.make_writable_places(directory)?;
+            wanted.make_writable_places(&place.seen(directory))?;
+        }
+        if let Some(volume) = &place.volume {
+            let volume = Arc::clone(volume);
+            let loaded = tokio::task::spawn_blocking(move || volume.load()).await;
+            loaded
+                .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+                .map_err(|error| {
+                    SessionError::Setup(format!("fill up a file system to its size: {error}"))
+                })?;
         }
         let root = root_spec(&spec, interpreter.clone());
         let image_digest = digest(&root);
@@ -117,21 +132,31 @@ impl Engine {
             mounts: mounts(&spec, &workspace, directory),
             numbers: environment::numbers(&spec.limits),
         };
-        let slots = Slots::new(launcher.clone(), spares.clone(), posture, directory);
+        let closing = CancellationToken::new();
+        let slots = Slots::new(launcher.clone(), spares.clone(), posture, place);
         if let Some(wanted) = bytecode {
             let _ = slots.bytecode.set(wanted);
         }
         let opened = async {
-            let keeper = self
-                .make_keeper(&slots, &spec, &workspace, directory)
-                .await?;
+            let seen = Seen {
+                workspace,
+                directory: directory.to_owned(),
+                given: spec.workspace != WorkspaceSource::Private,
+            };
+            let keeper = slots.keeper(&seen).await?;
+            if !spec.kept.is_empty() {
+                // An engine that was killed could not.
+                keeper.take_back().await?;
+            }
+            let quota = keep_quota(&slots, &keeper, seen, quota, &closing).await?;
             slots.adopt(seed.slot).await.map_err(why_not_attached)?;
             self.compile_missing(&slots);
-            Ok::<_, SessionError>(keeper)
+            Ok::<_, SessionError>((keeper, quota))
         };
-        let keeper = match opened.await {
-            Ok(keeper) => keeper,
+        let (keeper, quota) = match opened.await {
+            Ok(made) => made,
             Err(error) => {
+                closing.cancel();
                 slots.close().await;
                 spares.release_realm(realm.0).await;
                 let given_back = tokio::task::spawn_blocking(move || slots.owners.give_back());
@@ -141,6 +166,15 @@ impl Engine {
                 return Err(error);
             }
         };
+        let mut limits = limits;
+        if matches!(quota, Quota::Watched(_)) {
+            // A file system of its own may have been meant, and could not be made.
+            for limit in &mut limits {
+                if limit.enforced_by == EnforcedBy::SizedFilesystem {
+                    limit.enforced_by = EnforcedBy::Watchdog;
+                }
+            }
+        }
         let mut isolation = check::isolation(launcher.mode, &spec);
         if launcher.mode == Mode::Root {
             isolation.extend(slots.owners.described().map(str::to_owned));
@@ -155,47 +189,11 @@ impl Engine {
             keeper,
             slots,
             limits,
+            quota,
+            closing,
             image_digest,
         }))
     }
-
-    async fn make_keeper(
-        &self,
-        slots: &Arc<Slots>,
-        spec: &SandboxSpec,
-        workspace: &Path,
-        directory: &Path,
-    ) -> Result<Keeper, SessionError> {
-        let given = matches!(spec.workspace, WorkspaceSource::Given { .. });
-        let tree = |source: &Path, ours| SessionMount {
-            source: source.to_owned(),
-            identity: None,
-            target: PathBuf::from(WORKSPACE),
-            read_only: false,
-            ours,
-        };
-        let workspace = slots.tree(&tree(workspace, !given)).await?;
-        let scratch = slots.tree(&tree(directory, true)).await?;
-        let mut trees = vec![workspace, scratch];
-        if !spec.kept.is_empty() {
-            for mount in slots.mounts.iter().filter(|mount| is_given_up(mount)) {
-                trees.push(slots.tree(mount).await?);
-            }
-        }
-        let trees: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
-        let (launcher, realm) = (&slots.launcher, slots.realm.0);
-        let keeper = Keeper::make(launcher, realm, &slots.root, &trees, given).await?;
-        if !spec.kept.is_empty() {
-            // An engine that was killed could not.
-            keeper.take_back().await?;
-        }
-        Ok(keeper)
-    }
-}
-
-/// Whether code can give away what is in a mount of the caller's.
-fn is_given_up(mount: &SessionMount) -> bool {
-    !mount.read_only && !mount.ours && mount.target != Path::new(WORKSPACE)
 }
 
 /// A mount point below the workspace is the caller's to make: nothing of ours is ever in there.
@@ -217,19 +215,22 @@ fn why_not_attached(error: PoolError) -> SessionError {
 }
 
 /// The session's own directories; gives the workspace.
-fn make_directories(directory: &Path, spec: &SandboxSpec) -> Result<PathBuf, SessionError> {
+fn make_directories(place: &Place, spec: &SandboxSpec) -> Result<PathBuf, SessionError> {
+    let directory = &place.directory;
     let failed = |path: &Path| {
         let path = path.display().to_string();
         move |error: std::io::Error| SessionError::Setup(format!("make directory {path}: {error}"))
     };
     for part in CACHE_PARTS {
         let path = directory.join("cache").join(part);
-        fs::create_dir_all(&path).map_err(failed(&path))?;
+        fs::create_dir_all(place.seen(&path)).map_err(failed(&path))?;
     }
+    let slots = directory.join(SLOTS);
+    fs::create_dir_all(place.seen(&slots)).map_err(failed(&slots))?;
     match &spec.workspace {
         WorkspaceSource::Private => {
             let path = directory.join("workspace");
-            fs::create_dir_all(&path).map_err(failed(&path))?;
+            fs::create_dir_all(place.seen(&path)).map_err(failed(&path))?;
             Ok(path)
         }
         WorkspaceSource::Given { path, .. } => {
@@ -284,6 +285,7 @@ fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
         mount_points,
         user: spec.user.clone(),
         profile: spec.profile,
+        devices: spec.devices.clone(),
     }
 }
 

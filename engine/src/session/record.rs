@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::SessionView;
 use super::kept::Kept;
 use super::kernel::Kernels;
+use super::quota::Quota;
 use super::slots::Slots;
 use crate::launcher::message::RealmId;
 use crate::outcome::AppliedLimit;
@@ -28,6 +29,7 @@ pub(super) struct Session {
     pub(super) keeper: Keeper,
     pub(super) slots: Arc<Slots>,
     pub(super) limits: Vec<AppliedLimit>,
+    pub(super) quota: Quota,
     pub(super) isolation: Vec<String>,
     pub(super) image_digest: String,
     pub(super) kept: Kept,
@@ -59,6 +61,9 @@ pub(super) struct Parts {
     pub(super) keeper: Keeper,
     pub(super) slots: Arc<Slots>,
     pub(super) limits: Vec<AppliedLimit>,
+    pub(super) quota: Quota,
+    /// Fires when the session is being closed.
+    pub(super) closing: CancellationToken,
     pub(super) isolation: Vec<String>,
     pub(super) image_digest: String,
 }
@@ -82,6 +87,8 @@ impl Session {
             keeper,
             slots,
             limits,
+            quota,
+            closing,
             isolation,
             image_digest,
         } = parts;
@@ -95,13 +102,14 @@ impl Session {
             keeper,
             slots,
             limits,
+            quota,
             isolation,
             image_digest,
             kept: Kept::default(),
             kernels: Kernels::default(),
             snapshot: Mutex::new(None),
             touched: AtomicBool::new(false),
-            closing: CancellationToken::new(),
+            closing,
             running: AtomicU32::new(0),
             begun: AtomicU64::new(0),
             kernels_alive: AtomicU32::new(0),

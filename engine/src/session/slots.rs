@@ -16,6 +16,7 @@ use crate::pool::{Launcher, PoolError, Skeleton, Slot, Spares};
 use crate::sandbox::numbers::Numbers;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
+use crate::volume::Volume;
 
 /// Slots of one session at most: steps beyond that wait.
 const MAX_SLOTS: usize = 128;
@@ -57,6 +58,33 @@ pub(super) struct Posture {
     pub(super) warm: Option<Warm>,
     /// How many slots are kept when the session is quiet.
     pub(super) kept: usize,
+}
+
+/// The session's own directory.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// Its path, for the launcher.
+    pub(super) directory: PathBuf,
+    /// The file system that is mounted there where only the launcher sees it.
+    pub(super) volume: Option<Arc<Volume>>,
+}
+
+impl Place {
+    /// The same directory, or one in it, as a path of this process's.
+    pub(super) fn seen(&self, path: &Path) -> PathBuf {
+        match (&self.volume, path.strip_prefix(&self.directory)) {
+            (Some(volume), Ok(below)) => volume.root().join(below),
+            _ => path.to_owned(),
+        }
+    }
+
+    /// Makes a directory of the engine's own in it.
+    pub(super) fn make_directory(&self, path: &Path) -> std::io::Result<()> {
+        match &self.volume {
+            Some(volume) => volume.make_directory(&self.seen(path)),
+            None => std::fs::create_dir(path),
+        }
+    }
 }
 
 /// A slot with a sandbox made ahead.
@@ -191,18 +219,17 @@ pub(super) struct Slots {
     pub(super) warm: Option<Warm>,
     /// Set when the session is made, if it wants any.
     pub(super) bytecode: OnceLock<Wanted>,
-    pub(super) directory: PathBuf,
+    pub(super) place: Place,
     state: Mutex<State>,
     retired: tokio::sync::Notify,
 }
 
 impl Slots {
-    /// `directory` is the session's own.
     pub(super) fn new(
         launcher: Launcher,
         spares: Spares,
         posture: Posture,
-        directory: &Path,
+        place: Place,
     ) -> Arc<Self> {
         let Posture {
             realm,
@@ -225,10 +252,10 @@ impl Slots {
             skeleton,
             mounts,
             numbers,
-            owners: Arc::new(Owners::new(directory, realm.1)),
+            owners: Arc::new(Owners::new(&place.directory, realm.1)),
             warm,
             bytecode: OnceLock::new(),
-            directory: directory.join("slots"),
+            place,
             state: Mutex::new(State {
                 kept,
                 warming,
@@ -413,6 +440,19 @@ impl Slots {
         });
     }
 
+    /// The same, and waits until it is: what a home holds is in the way of the next step.
+    pub(super) async fn put_back_now(self: &Arc<Self>, slot: Slot, skeleton: Skeleton) {
+        if self.state().closed {
+            return self.throw_away(slot);
+        }
+        // A caller that hangs up does not take the slot with it.
+        let slots = Arc::clone(self);
+        let put_back = tokio::spawn(async move { slots.recycle(slot, skeleton).await });
+        if put_back.await.is_err() {
+            tracing::warn!("making a slot ready was interrupted");
+        }
+    }
+
     pub(super) async fn recycle(self: &Arc<Self>, mut slot: Slot, skeleton: Skeleton) {
         let made = async {
             skeleton.end().await?;
@@ -456,9 +496,17 @@ impl Slots {
     }
 
     /// Removes a slot; it counts until it is gone.
-    async fn retire(&self, slot: Slot) {
+    async fn retire(&self, mut slot: Slot) {
+        let directory = slot.directory.take();
         if let Err(error) = slot.close().await {
             self.complain(&error, "a slot could not be removed");
+        }
+        if let Some(directory) = directory.filter(|_| !self.state().closed) {
+            // What a home holds counts until it is gone.
+            let remove = move || crate::launcher::scratch::remove_directory(&directory);
+            if tokio::task::spawn_blocking(remove).await.is_err() {
+                tracing::warn!("the directories of a slot could not be removed");
+            }
         }
         self.state().total -= 1;
         self.retired.notify_waiters();

@@ -1,5 +1,6 @@
 //! The life of a step, on one page: a slot, a snapshot, the watch, the changes, the verdict.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +14,7 @@ use super::environment;
 use super::record::Session;
 use super::slots::Kind;
 use super::warm::is_forkable;
+use super::watched::Watching;
 use crate::launcher::message::Changes;
 use crate::outcome::{
     AppliedLimit, EnforcedBy, Evidence, Output, Resource, Start, StartupFailure, StepEvent,
@@ -115,8 +117,16 @@ impl Run<'_> {
             }
         };
         let start = self.choose(kind, &slot, &mut skeleton).await;
+        let watching = match self.session.quota.enter(skeleton.init.as_fd()).await {
+            Ok(watching) => watching,
+            Err(error) => {
+                self.session.slots.throw_away(slot);
+                return Err(error);
+            }
+        };
         let spent_us = skeleton.spent_us;
-        let orders = self.orders(step, &slot, events, &cancel);
+        let mut orders = self.orders(step, &slot, events, &cancel);
+        orders.alarm = watching.as_ref().map(Watching::alarm);
         let observed = self.watch(skeleton, &slot, orders, &cancel).await;
         let mut observed = match observed {
             Ok(observed) => observed,
@@ -128,6 +138,7 @@ impl Run<'_> {
                 }));
             }
         };
+        drop(watching);
         self.start = observed.evidence.started.then_some(start);
         // The keeper looks at the files while the counters are read.
         let (changes, usage) = tokio::join!(self.changes(since), async {
@@ -135,13 +146,22 @@ impl Run<'_> {
             let cpu_us = counters.cpu_us.map(|spent| spent.saturating_sub(spent_us));
             self.usage(Counters { cpu_us, ..counters }, &observed)
         });
-        self.release(slot, observed.skeleton.take(), &observed.evidence);
+        let full = self.session.quota.note();
+        self.release(
+            slot,
+            observed.skeleton.take(),
+            &observed.evidence,
+            full.is_some(),
+        )
+        .await;
         self.check_launcher(&observed.evidence).await?;
         let changes = changes?;
         let overlapped = running.overlapped() && since.is_some();
         drop(running);
         self.engine.inner.steps_done.fetch_add(1, Ordering::Relaxed);
-        Ok(self.result(observed, applied, usage, changes, overlapped))
+        let mut result = self.result(observed, applied, usage, changes, overlapped);
+        result.notes.extend(full);
+        Ok(result)
     }
 
     fn named(&self, error: SessionError) -> SessionError {
@@ -217,6 +237,7 @@ impl Run<'_> {
             max_output: spec.max_output,
             deadline: step.timeout.unwrap_or(spec.timeout),
             memory: self.limits.memory,
+            alarm: None,
             events,
             cancel: cancel.clone(),
         }
@@ -240,10 +261,20 @@ impl Run<'_> {
     }
 
     /// After an out-of-memory kill or a blocked call the slot is not used again.
-    fn release(&self, slot: Slot, skeleton: Option<Skeleton>, evidence: &Evidence) {
+    async fn release(
+        &self,
+        slot: Slot,
+        skeleton: Option<Skeleton>,
+        evidence: &Evidence,
+        full: bool,
+    ) {
         match skeleton {
             Some(skeleton) if evidence.oom_kills == 0 && evidence.notification.is_none() => {
-                self.session.slots.put_back(slot, skeleton);
+                if full {
+                    self.session.slots.put_back_now(slot, skeleton).await;
+                } else {
+                    self.session.slots.put_back(slot, skeleton);
+                }
             }
             _ => self.session.slots.throw_away(slot),
         }
@@ -258,6 +289,7 @@ impl Run<'_> {
             && evidence.exec.is_none()
             && evidence.notification.is_none()
             && evidence.oom_kills == 0
+            && evidence.workspace_full.is_none()
             && evidence.watchdog_memory.is_none();
         let lost = self.engine.launcher_lost();
         if unexplained
@@ -358,7 +390,7 @@ impl Run<'_> {
             self.session
                 .limits
                 .iter()
-                .filter(|limit| limit.resource == Resource::Workspace),
+                .filter(|limit| is_quota(limit.resource)),
         );
         StepResult {
             step_id: self.step_id.clone(),
@@ -432,6 +464,10 @@ impl Run<'_> {
         let usage = Usage::default();
         self.result(observed, Vec::new(), usage, Changes::default(), false)
     }
+}
+
+const fn is_quota(resource: Resource) -> bool {
+    matches!(resource, Resource::Workspace | Resource::WorkspaceFiles)
 }
 
 /// The arguments, and for source code its file.

@@ -1,7 +1,7 @@
 //! Options of the contract that this version does not have: refused by name, never ignored.
 
 use super::Violations;
-use super::request::{Cap, Choice, IsolationChoice, NetworkChoice, ProfileChoice, SpecRequest};
+use super::request::{Choice, IsolationChoice, NetworkChoice, ProfileChoice, SpecRequest};
 
 fn absent(what: &str) -> String {
     format!("{what}not available in stepbox {}", crate::VERSION)
@@ -11,7 +11,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
     let plain = [
         ("setup", request.setup.is_some()),
         ("egress_allow", request.egress_allow.is_some()),
-        ("profiles", !request.profiles.is_empty()),
         ("resident", request.resident == Some(true)),
         ("setup_network", request.setup_network.is_some()),
         ("packages", !request.packages.is_empty()),
@@ -19,14 +18,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
         ("egress_credentials", !request.egress_credentials.is_empty()),
         ("host_packages", !request.host_packages.is_empty()),
         ("devices", !request.devices.is_empty()),
-        (
-            "workspace_max_bytes",
-            matches!(request.workspace_max_bytes, Cap::Max(_)),
-        ),
-        (
-            "workspace_max_files",
-            matches!(request.workspace_max_files, Cap::Max(_)),
-        ),
     ];
     for (field, given) in plain {
         if given {
@@ -98,13 +89,6 @@ mod tests {
                 },
             ),
             (
-                "profiles",
-                SpecRequest {
-                    profiles: word(),
-                    ..base()
-                },
-            ),
-            (
                 "resident",
                 SpecRequest {
                     resident: Some(true),
@@ -154,20 +138,6 @@ mod tests {
                 },
             ),
             (
-                "workspace_max_bytes",
-                SpecRequest {
-                    workspace_max_bytes: Cap::Max(1),
-                    ..base()
-                },
-            ),
-            (
-                "workspace_max_files",
-                SpecRequest {
-                    workspace_max_files: Cap::Max(1),
-                    ..base()
-                },
-            ),
-            (
                 "network",
                 SpecRequest {
                     network: Choice::Named(NetworkChoice::Host),
@@ -212,7 +182,6 @@ mod tests {
             ttl_s: Some(60.0),
             deps_readonly: Some(false),
             resident: Some(false),
-            workspace_max_bytes: Cap::Uncapped,
             network: Choice::Named(NetworkChoice::None),
             ..SpecRequest::default()
         };

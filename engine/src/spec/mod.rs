@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use request::Cap;
+
 mod absent;
 mod capability;
 pub mod mount;
 mod name;
+mod profile;
 pub mod request;
 mod session;
 mod size;
@@ -21,6 +24,7 @@ mod violations;
 
 pub use capability::Capabilities;
 pub use name::is_id;
+pub use profile::{Device, DeviceRefusal, ProfileFile, ProfileFileError};
 pub use session::parse_spec;
 pub use size::{mebibytes, parse_size};
 pub use step::{parse_language, parse_step};
@@ -59,6 +63,9 @@ pub struct SandboxSpec {
     pub interpreter: Option<Interpreter>,
     pub workspace: WorkspaceSource,
     pub limits: Limits,
+    pub quota: Quota,
+    /// Devices of the host, as exact nodes.
+    pub devices: Vec<Device>,
     pub timeout: Duration,
     pub network: Network,
     pub mounts: Vec<Mount>,
@@ -112,6 +119,15 @@ pub struct Limits {
     pub pids: Option<u64>,
     /// Thousandths of a core; none: uncapped.
     pub cpu: Option<u64>,
+}
+
+/// How much a session may hold: workspace, homes and caches together.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Quota {
+    /// Bytes. By default it depends on the workspace and on the disk.
+    pub bytes: Cap,
+    /// Files, directories and links; none: uncapped.
+    pub files: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,6 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use super::profile::{Device, DeviceRefusal, ProfileFile, ProfileFileError};
 use super::text::{holds_nul, shown_path};
 
 /// Refused with all that is below them, and with all that contains them.
@@ -107,6 +108,14 @@ pub trait Host {
     /// take a while.
     fn find_socket(&self, observed: &Observed) -> Option<PathBuf>;
     fn places(&self) -> &HostPlaces;
+    /// The profiles of the engine's user. Asked only when a request names one.
+    fn profiles(&self) -> Result<ProfileFile, ProfileFileError> {
+        Err(ProfileFileError::NoPlace)
+    }
+    /// A device node of the host, which a profile names.
+    fn device(&self, _path: &Path) -> Result<Device, DeviceRefusal> {
+        Err(DeviceRefusal::Missing)
+    }
 }
 
 /// Which host paths this caller may name.

@@ -8,6 +8,7 @@ use super::absent::check_absent;
 use super::capability::parse_kept;
 use super::mount::{self, Host, HostAccess, Observed, Refusal};
 use super::name::{check_env, check_labels, parse_name};
+use super::profile;
 use super::request::{
     Cap, Choice, InterpreterRequest, MountRequest, NetworkChoice, ProfileChoice, SpecRequest,
 };
@@ -15,8 +16,8 @@ use super::text::{holds_nul, shown, shown_path};
 use super::tmpfs::parse_tmpfs;
 use super::user::parse_user;
 use super::{
-    Capabilities, Image, Interpreter, Limits, Mount, Network, PROTECTED, Profile, SandboxSpec,
-    Violation, Violations, WorkspaceSource,
+    Capabilities, Image, Interpreter, Limits, Mount, Network, PROTECTED, Profile, Quota,
+    SandboxSpec, Violation, Violations, WorkspaceSource,
 };
 
 const MEMORY_DEFAULT_MB: u64 = 512;
@@ -31,6 +32,8 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 const TIMEOUT_MOST_S: f64 = 604_800.0;
 const OUTPUT_DEFAULT: u64 = 64 << 20;
 const OUTPUT_MOST: u64 = 1 << 30;
+/// Less holds not even the directories that tools expect in their caches.
+pub(super) const QUOTA_LEAST_BYTES: u64 = 64 << 10;
 const PRELOAD_MOST: usize = 32;
 const PREWARM_MOST: u32 = 64;
 
@@ -39,14 +42,16 @@ const PREWARM_MOST: u32 = 64;
 /// # Errors
 /// Every mistake, each with the option's name and what would be right.
 pub fn parse_spec(
-    request: SpecRequest,
+    mut request: SpecRequest,
     host: &dyn Host,
     access: &HostAccess,
 ) -> Result<SandboxSpec, Vec<Violation>> {
     let mut violations = Violations::default();
+    let given = profile::apply(&mut request, host, access, &mut violations);
     check_absent(&request, &mut violations);
     check_image(request.image.as_deref(), &mut violations);
     let limits = parse_limits(&request, &mut violations);
+    let quota = parse_quota(&request, &mut violations);
     let timeout = match request.timeout_s {
         None => Some(TIMEOUT_DEFAULT),
         Some(seconds) => violations.take("timeout_s", parse_timeout(seconds)),
@@ -88,6 +93,7 @@ pub fn parse_spec(
         request.allow_sockets,
         host,
         access,
+        given.workspace.as_ref(),
         &mut violations,
     );
     let mounts = parse_mounts(&request.mounts, host, access, &mut violations);
@@ -106,6 +112,8 @@ pub fn parse_spec(
             interpreter,
             workspace,
             limits,
+            quota,
+            devices: given.devices,
             timeout,
             network: Network::None,
             mounts,
@@ -197,6 +205,35 @@ fn parse_limits(request: &SpecRequest, violations: &mut Violations) -> Limits {
     Limits { memory, pids, cpu }
 }
 
+fn parse_quota(request: &SpecRequest, violations: &mut Violations) -> Quota {
+    let mut check = |option: &str, cap, least, unit: &str| match cap {
+        Cap::Max(max) if max < least => violations.add(
+            option,
+            format!("{max} is out of range; write at least {least} {unit}, or None for no cap"),
+        ),
+        _ => {}
+    };
+    check(
+        "workspace_max_bytes",
+        request.workspace_max_bytes,
+        QUOTA_LEAST_BYTES,
+        "bytes",
+    );
+    check(
+        "workspace_max_files",
+        request.workspace_max_files,
+        1,
+        "file",
+    );
+    Quota {
+        bytes: request.workspace_max_bytes,
+        files: match request.workspace_max_files {
+            Cap::Max(files) => Some(files),
+            Cap::Default | Cap::Uncapped => None,
+        },
+    }
+}
+
 /// Bytes of a memory cap in MiB.
 pub(super) fn parse_memory(mb: u64) -> Result<u64, String> {
     let most = u64::MAX >> 21;
@@ -209,7 +246,7 @@ pub(super) fn parse_memory(mb: u64) -> Result<u64, String> {
     }
 }
 
-fn parse_cpus(cpus: f64) -> Result<u64, String> {
+pub(super) fn parse_cpus(cpus: f64) -> Result<u64, String> {
     if cpus.is_finite() && cpus > 0.0 && cpus <= CPUS_MOST {
         #[expect(
             clippy::cast_possible_truncation,
@@ -308,6 +345,7 @@ fn parse_workspace(
     allow_sockets: bool,
     host: &dyn Host,
     access: &HostAccess,
+    origin: Option<&profile::Origin>,
     violations: &mut Violations,
 ) -> Option<WorkspaceSource> {
     let Some(path) = workspace else {
@@ -326,7 +364,12 @@ fn parse_workspace(
             allow_sockets,
         }),
         Err(refusal) => {
-            violations.refuse("workspace", refusal.to_string());
+            match origin {
+                Some(origin) => {
+                    violations.refuse(origin.field.clone(), format!("{}: {refusal}", origin.place))
+                }
+                None => violations.refuse("workspace", refusal.to_string()),
+            }
             None
         }
     }

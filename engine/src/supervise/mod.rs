@@ -1,6 +1,7 @@
 //! One step from go to the death of its sandbox: output with caps, deadline, cancellation, kernel events. Yields
 //! evidence; decides nothing.
 
+mod alarm;
 mod capture;
 mod figures;
 mod footprint;
@@ -10,6 +11,8 @@ mod step;
 mod stream;
 mod watchdog;
 
+pub use alarm::Alarm;
+pub(crate) use alarm::rings;
 pub(crate) use guard::{Guard, OomBell, bite, ended};
 pub use step::{Observed, Orders, watch};
 pub use stream::Events;

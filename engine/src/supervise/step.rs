@@ -9,6 +9,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Sender;
 use tokio_util::sync::CancellationToken;
 
+use super::alarm::{Alarm, rings};
 use super::guard::{Guard, OomBell, bite, ended};
 use super::stream::{Events, Listeners, Stream, either};
 use super::watchdog::Watchdog;
@@ -29,6 +30,8 @@ pub struct Orders {
     pub deadline: Duration,
     /// Bytes: held to by a watchdog where the skeleton has windows for it, and for texts.
     pub memory: Option<u64>,
+    /// Rings when the session has filled its workspace, where no file system refuses.
+    pub alarm: Option<Alarm>,
     pub events: Option<Events>,
     pub cancel: CancellationToken,
 }
@@ -105,7 +108,9 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
     drop((stdin_read, stdout_write, stderr_write, long));
     watch.take_listener()?;
     let feeder = feed(stdin_write, orders.stdin)?;
-    watch.run(orders.deadline, &orders.cancel, watchdog).await;
+    watch
+        .run(orders.deadline, &orders.cancel, watchdog, orders.alarm)
+        .await;
     if let Some(feeder) = feeder {
         feeder.abort();
     }
@@ -156,10 +161,11 @@ impl Watch<'_> {
         deadline: Duration,
         cancel: &CancellationToken,
         watchdog: Option<Watchdog>,
+        alarm: Option<Alarm>,
     ) {
         let timer = tokio::time::sleep_until((self.begun + deadline).into());
-        let bite = bite(watchdog);
-        tokio::pin!(timer, bite);
+        let (bite, full) = (bite(watchdog), rings(alarm));
+        tokio::pin!(timer, bite, full);
         let oom = OomBell::of(self.guard.slot);
         let mut buffer = Vec::new();
         while !self.quiet {
@@ -178,6 +184,10 @@ impl Watch<'_> {
                 }
                 bytes = &mut bite, if !self.guard.killed => {
                     self.guard.evidence.watchdog_memory = Some(bytes);
+                    self.guard.kill();
+                }
+                full = &mut full, if !self.guard.killed => {
+                    self.guard.evidence.workspace_full = Some(full);
                     self.guard.kill();
                 }
                 () = cancel.cancelled(), if !self.guard.killed => {

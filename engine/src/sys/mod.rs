@@ -6,6 +6,7 @@ pub mod datagram;
 pub mod exec;
 pub mod keyring;
 pub mod landlock;
+pub mod loop_device;
 pub mod mount;
 pub mod namespace;
 pub mod netdevice;

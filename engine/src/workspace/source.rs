@@ -3,7 +3,7 @@
 //! A source is opened once with `O_PATH`, and everything is read from that descriptor: a name that is swapped between
 //! two looks cannot be judged as one thing and mounted as another. The rules are `spec::mount`'s.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::config::Environment;
 use crate::spec::mount::{Host, HostPlaces, Observed, SourceKind, Unobservable};
+use crate::spec::{Device, DeviceRefusal, ProfileFile, ProfileFileError};
 
 /// Entries looked at for a unix socket. A tree with more is taken as it is: the caller vouches for it.
 const SCAN_MOST: usize = 50_000;
@@ -20,6 +21,7 @@ const SCAN_MOST: usize = 50_000;
 #[derive(Clone, Debug)]
 pub struct HostFiles {
     places: HostPlaces,
+    profiles: Option<PathBuf>,
 }
 
 impl HostFiles {
@@ -34,6 +36,7 @@ impl HostFiles {
         homes.dedup();
         let runtime = environment.runtime.as_ref();
         Self {
+            profiles: environment.profiles(),
             places: HostPlaces {
                 homes,
                 runtime: runtime.and_then(|dir| dir.canonicalize().ok()),
@@ -68,6 +71,84 @@ impl Host for HostFiles {
     fn places(&self) -> &HostPlaces {
         &self.places
     }
+
+    fn profiles(&self) -> Result<ProfileFile, ProfileFileError> {
+        let path = self.profiles.clone().ok_or(ProfileFileError::NoPlace)?;
+        let text = read_profiles(&path)?;
+        Ok(ProfileFile { path, text })
+    }
+
+    fn device(&self, path: &Path) -> Result<Device, DeviceRefusal> {
+        observe_device(path)
+    }
+}
+
+/// Reads the file once it is known to be nobody else's: it says what sandboxes get of this machine.
+fn read_profiles(path: &Path) -> Result<String, ProfileFileError> {
+    const MOST: u64 = 1 << 20;
+    let unreadable = |errno: Errno| match errno {
+        Errno::NOENT | Errno::NOTDIR => ProfileFileError::Missing(path.to_owned()),
+        errno => ProfileFileError::Unreadable {
+            path: path.to_owned(),
+            errno: errno.raw_os_error(),
+        },
+    };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(unreadable)?;
+    let stat = rustix::fs::fstat(&file).map_err(unreadable)?;
+    let ours = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
+    if !ours || stat.st_mode & 0o022 != 0 {
+        return Err(ProfileFileError::NotOurs(path.to_owned()));
+    }
+    let not_text = || ProfileFileError::NotText(path.to_owned());
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(not_text());
+    }
+    let mut text = String::new();
+    std::fs::File::from(file)
+        .take(MOST + 1)
+        .read_to_string(&mut text)
+        .map_err(|_| not_text())?;
+    if text.len() as u64 > MOST {
+        return Err(not_text());
+    }
+    Ok(text)
+}
+
+/// Character devices that are the machine's own: its memory (1), terminals (4, 5, 7, 136 to 143), what the kernel is
+/// steered by (10: kvm, fuse, loop-control and their like), registers of its processors (202).
+const KERNEL_DEVICES: [std::ops::RangeInclusive<u32>; 6] =
+    [1..=1, 4..=5, 7..=7, 10..=10, 136..=143, 202..=202];
+
+fn observe_device(path: &Path) -> Result<Device, DeviceRefusal> {
+    let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    if !path.starts_with("/dev") || !path.components().all(plain) {
+        return Err(DeviceRefusal::Elsewhere);
+    }
+    let node = open_resolved(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => DeviceRefusal::Link,
+        Some(libc::EACCES) => DeviceRefusal::Closed,
+        _ => DeviceRefusal::Missing,
+    })?;
+    let stat = rustix::fs::fstat(&node).map_err(|_| DeviceRefusal::Missing)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => {}
+        FileType::Symlink => return Err(DeviceRefusal::Link),
+        _ => return Err(DeviceRefusal::Kind),
+    }
+    let major = rustix::fs::major(stat.st_rdev);
+    if KERNEL_DEVICES.iter().any(|known| known.contains(&major)) {
+        return Err(DeviceRefusal::Kernel);
+    }
+    let wanted = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    if rustix::fs::access(path, wanted).is_err() {
+        return Err(DeviceRefusal::Closed);
+    }
+    Ok(Device {
+        path: path.to_owned(),
+        major,
+        minor: rustix::fs::minor(stat.st_rdev),
+    })
 }
 
 /// Opens a resolved path again, `O_PATH` and through no link; compare its identity with what was judged.
@@ -304,6 +385,7 @@ mod tests {
 
     fn host() -> HostFiles {
         HostFiles {
+            profiles: None,
             places: HostPlaces::default(),
         }
     }

@@ -115,7 +115,8 @@ class Limit:
     """A limit and what holds it.
 
     Attributes:
-        resource: `memory` (bytes), `pids` (tasks), `cpu` (thousandths of a core) or `workspace` (bytes).
+        resource: `memory` (bytes), `pids` (tasks), `cpu` (thousandths of a core), `workspace` (bytes) or
+            `workspace_files`.
         max: None is uncapped.
         enforced_by: `cgroup2`, `cgroup1`, `rlimit`, `watchdog`, `throttle`, `project_quota`, `sized_filesystem` or
             `none`.
@@ -161,7 +162,7 @@ class ExecutionResult:
         truncated_stderr: The same of standard error.
         results: What a cell of a kernel shows beside its output; empty of a step.
         usage: What the step used.
-        limits: `memory`, `pids`, `cpu` and `workspace`: the value, and what holds it.
+        limits: `memory`, `pids`, `cpu`, `workspace` and `workspace_files`: the value, and what holds it.
         isolation: The layers that were in force.
         image_digest: Of the image that the step ran in; empty for the host's.
         start: How the code's process came to be: `cold` (it executed its program), `forked` (from a booted interpreter,

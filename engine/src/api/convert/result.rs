@@ -143,6 +143,7 @@ pub fn limit(limit: &AppliedLimit) -> pb::Limit {
         Resource::Pids => pb::Resource::Pids,
         Resource::Cpu => pb::Resource::Cpu,
         Resource::Workspace => pb::Resource::Workspace,
+        Resource::WorkspaceFiles => pb::Resource::WorkspaceFiles,
     };
     let enforced_by = match enforced_by {
         EnforcedBy::None => pb::EnforcedBy::None,

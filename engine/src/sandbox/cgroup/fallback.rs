@@ -25,7 +25,9 @@ impl Fallback {
             Resource::Cpu if max.is_none_or(|milli| milli.is_multiple_of(1000)) => {
                 EnforcedBy::Throttle
             }
-            Resource::Pids | Resource::Cpu | Resource::Workspace => EnforcedBy::None,
+            Resource::Pids | Resource::Cpu | Resource::Workspace | Resource::WorkspaceFiles => {
+                EnforcedBy::None
+            }
         }
     }
 }

@@ -253,7 +253,7 @@ impl Cgroups {
             return self.fallback.mechanism(resource, max);
         }
         match (resource, &self.v2) {
-            (Resource::Workspace, _) => EnforcedBy::None,
+            (Resource::Workspace | Resource::WorkspaceFiles, _) => EnforcedBy::None,
             (_, Some(tree)) if tree.keeps(resource) => EnforcedBy::Cgroup2,
             _ => EnforcedBy::Cgroup1,
         }

@@ -181,7 +181,7 @@ fn ancestor_limit(resource: Resource, place: &Place) -> Option<AncestorLimit> {
         (Resource::Memory, Version::V1) => "memory.limit_in_bytes",
         (Resource::Memory, Version::V2) => "memory.max",
         (Resource::Pids, _) => "pids.max",
-        (Resource::Cpu | Resource::Workspace, _) => return None,
+        (Resource::Cpu | Resource::Workspace | Resource::WorkspaceFiles, _) => return None,
     };
     lowest(&place.directory, &place.mount_point, file)
 }

@@ -287,7 +287,7 @@ impl Part for Slot {
             Resource::Memory => &self.memory,
             Resource::Pids => &self.pids,
             Resource::Cpu => &self.cpu,
-            Resource::Workspace => &None,
+            Resource::Workspace | Resource::WorkspaceFiles => &None,
         };
         match directory {
             Some(_) => EnforcedBy::Cgroup1,

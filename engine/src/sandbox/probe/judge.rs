@@ -210,7 +210,7 @@ fn limit(controller: &ControllerProbe) -> Probe {
         Resource::Memory => "cgroup_memory",
         Resource::Pids => "cgroup_pids",
         Resource::Cpu => "cgroup_cpu",
-        Resource::Workspace => "workspace_quota",
+        Resource::Workspace | Resource::WorkspaceFiles => "workspace_quota",
     };
     let mut probe = if controller.mechanism == EnforcedBy::None {
         let why = controller

@@ -59,6 +59,7 @@ class Resource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESOURCE_PIDS: _ClassVar[Resource]
     RESOURCE_CPU: _ClassVar[Resource]
     RESOURCE_WORKSPACE: _ClassVar[Resource]
+    RESOURCE_WORKSPACE_FILES: _ClassVar[Resource]
 
 class EnforcedBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -121,6 +122,7 @@ RESOURCE_MEMORY: Resource
 RESOURCE_PIDS: Resource
 RESOURCE_CPU: Resource
 RESOURCE_WORKSPACE: Resource
+RESOURCE_WORKSPACE_FILES: Resource
 ENFORCED_BY_UNSPECIFIED: EnforcedBy
 ENFORCED_BY_NONE: EnforcedBy
 ENFORCED_BY_CGROUP2: EnforcedBy
