@@ -11,6 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor, openat};
 use rustix::mount::{MountFlags, mount_bind, mount_remount};
 
 use super::plan::{Context, Step, StepError};
+use super::skeleton::CODE_DIRECTORY;
 
 /// What becomes of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -118,7 +119,8 @@ const FLAGS: MountFlags = MountFlags::NOSUID
 pub(super) fn proc() -> Result<(), StepError> {
     let step = Step::MaskProc;
     let null = cover("/dev/null", is_null).at(step, "/dev/null")?;
-    let empty = cover("/var/empty", is_directory).at(step, "/var/empty")?;
+    // Empty as long as no code is mounted there, and never the place of a mount of the caller's.
+    let empty = cover(CODE_DIRECTORY, is_directory).at(step, CODE_DIRECTORY)?;
     for (name, mask, _) in MASKS {
         let path = Path::new("/proc").join(name);
         let done = match mask {

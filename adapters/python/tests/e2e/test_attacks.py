@@ -390,7 +390,7 @@ def test_of_the_hosts_paths_only_those_are_told_that_the_caller_mounted(place, t
     prefixes = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix)}
     # What a private directory is called says whose it is to nobody.
     ours = f"/stepbox-{os.getuid()}/data-"
-    known = ("/usr", "/lib", "/bin", "/sbin", "/var/empty", "/null", "/sys", *prefixes)
+    known = ("/usr", "/lib", "/bin", "/sbin", "/var/empty", "/run/stepbox", "/null", "/sys", *prefixes)
     for line in lines:
         kind, *words = line.split(" ")
         assert secret not in line
@@ -400,9 +400,11 @@ def test_of_the_hosts_paths_only_those_are_told_that_the_caller_mounted(place, t
             is_bytecode = "/stepbox/bytecode/" in root and target.startswith("/opt/stepbox/bytecode")
             # Numbers of our own, in a file system that has nothing else.
             is_numbers = target == "/sys/devices" or "/.proc/" in root
+            # A workspace's own file system.
+            is_volume = root.startswith(("/slots/", "/workspace", "/cache"))
             is_named = root == target or root in target or root.startswith(known) or root.endswith(str(mounted))
             device = target.startswith("/dev/") and root == f"/{target.removeprefix('/dev/')}"
-            assert root == "/" or is_ours or is_bytecode or is_numbers or is_named or device, line
+            assert root == "/" or is_ours or is_bytecode or is_numbers or is_volume or is_named or device, line
         if kind == "cgroup":
             assert {word.rpartition(":")[2] for word in words if word} == {"/"}, line
         if kind in ("maps", "mounts", "environ", "cmdline"):

@@ -227,7 +227,12 @@ def volumes():
 def test_sessions_do_not_see_each_others_file_systems_and_leave_none():
     with stepbox.Sandbox(workspace_max_bytes=None):
         before = volumes()
-        with stepbox.Sandbox(workspace_max_bytes=MIB) as one, stepbox.Sandbox(workspace_max_bytes=MIB) as other:
+        # Unlike each other: none like them is opened ahead.
+        sizes = (MIB, 2 * MIB)
+        with (
+            stepbox.Sandbox(workspace_max_bytes=sizes[0]) as one,
+            stepbox.Sandbox(workspace_max_bytes=sizes[1]) as other,
+        ):
             one.write_file("secret", b"x")
             assert other.list_files() == []
             assert one.id not in other.run(["cat", "/proc/self/mountinfo"]).stdout
