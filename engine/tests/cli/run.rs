@@ -182,6 +182,8 @@ fn what_the_sentences_advise_can_be_typed() {
         "none",
         "--cpus",
         "none",
+        "--workspace-max-bytes",
+        "none",
         "--no-enforce-limits",
         "-c",
         "pass",
