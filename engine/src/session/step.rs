@@ -403,6 +403,7 @@ impl Run<'_> {
                     self.limits.pids,
                 ),
                 self.session.slots.notes(),
+                self.ceilings(&limits),
             ]
             .concat(),
             stdout,
@@ -419,6 +420,20 @@ impl Run<'_> {
             image_digest: self.session.image_digest.clone(),
             start: self.start,
         }
+    }
+
+    /// The limits that bind later than one above them does.
+    fn ceilings(&self, limits: &[AppliedLimit]) -> Vec<String> {
+        let told = |limit: &AppliedLimit| {
+            let cgroups = &self.engine.inner.cgroups;
+            let above = cgroups.ceiling(limit.resource, limit.max?)?;
+            let name = limit.resource.name();
+            Some(format!(
+                "{name}: {above}, sandboxes and the engine's own processes alike; that is less than this step's limit and \
+                 binds first"
+            ))
+        };
+        limits.iter().filter_map(told).collect()
     }
 
     /// The step was cancelled while it waited for a slot: nothing ran.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::super::cgroup::{AncestorLimit, ControllerProbe};
+use super::super::cgroup::ControllerProbe;
 use super::super::identity::Mode;
 use super::super::landlock::is_used;
 use super::cause::{Refused, cause};
@@ -228,7 +228,7 @@ fn limit(controller: &ControllerProbe) -> Probe {
     // A sandbox with default options has a limit of memory and of tasks, and none of processor time.
     probe.needed = controller.resource != Resource::Cpu && controller.fallback == EnforcedBy::None;
     if let Some(above) = &controller.ancestor {
-        probe.detail = format!("{}; {}", probe.detail, ceiling(controller.resource, above));
+        probe.detail = format!("{}; {above}", probe.detail);
     }
     probe
 }
@@ -258,14 +258,6 @@ fn mechanism_of(controller: &ControllerProbe) -> String {
         format!("{kept}, in a scope that systemd is asked for")
     } else {
         format!("{kept}{place}")
-    }
-}
-
-fn ceiling(resource: Resource, above: &AncestorLimit) -> String {
-    let place = above.directory.display();
-    match resource {
-        Resource::Memory => format!("{place} caps all together at {} MiB", above.max >> 20),
-        _ => format!("{place} caps all together at {}", above.max),
     }
 }
 

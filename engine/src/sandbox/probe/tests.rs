@@ -362,6 +362,7 @@ fn a_limit_that_something_else_keeps_is_told_with_its_remedy_and_stops_nothing()
 fn a_lower_limit_above_is_told() {
     let mut seen = laptop();
     seen.cgroups.controllers[0].ancestor = Some(crate::sandbox::cgroup::AncestorLimit {
+        resource: Resource::Memory,
         directory: "/sys/fs/cgroup/user.slice".into(),
         max: 300 << 20,
     });
