@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::sandbox::identity::Mode;
-use crate::sandbox::probe::{self, Place, Probe};
+use crate::sandbox::probe::{self, Place, Probe, REDUCED};
 use crate::session::scratch_parent;
 use crate::volume::{Capacity, Volume};
 
@@ -23,10 +23,13 @@ pub(super) fn probes() -> Vec<Probe> {
     probes
 }
 
-/// Only what no sandbox can be made without, and is not there.
-pub(super) fn obstacles() -> Vec<Probe> {
+/// Only what no sandbox can be made without, and is not there. `reduced`: no sandbox without namespaces.
+pub(super) fn obstacles(reduced: bool) -> Vec<Probe> {
     let mut probes = probes();
-    probes.retain(Probe::is_obstacle);
+    probes.retain(|probe| match reduced {
+        true => probe.name == REDUCED && !probe.available,
+        false => probe.is_obstacle(),
+    });
     probes
 }
 

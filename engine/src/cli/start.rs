@@ -55,15 +55,20 @@ pub(super) struct Foundation {
 
 impl Foundation {
     /// To be called before any thread exists: the launcher is forked here.
-    pub(super) fn lay() -> Result<Self, StartError> {
+    /// `reduced`: for sandboxes without namespaces.
+    pub(super) fn lay(reduced: bool) -> Result<Self, StartError> {
         let directories = RuntimeDir::create()?;
-        let laid = start(&directories.setup())
+        let laid = start(&directories.setup(), reduced)
             .map_err(|source| StartError::Launcher {
                 source,
-                obstacles: host::obstacles(),
+                obstacles: host::obstacles(reduced),
             })
             .and_then(|started| {
                 let cgroups = Cgroups::create(&directories.id, Some(started.pid))?;
+                let cgroups = match reduced {
+                    true => cgroups.for_reduced(),
+                    false => cgroups,
+                };
                 Ok((started, cgroups))
             });
         match laid {

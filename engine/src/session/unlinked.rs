@@ -11,11 +11,12 @@ use std::path::Path;
 
 const SECTOR: u64 = 512;
 
-/// The pid namespace that a sandbox's init is the first process of.
+/// The pid namespace that a sandbox's init is the first process of; none: it is in that of everybody.
 pub(super) fn namespace_of(init: BorrowedFd<'_>) -> Option<String> {
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", init.as_raw_fd())).ok()?;
     let pid = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    link(&format!("/proc/{}/ns/pid", pid.trim()))
+    let found = link(&format!("/proc/{}/ns/pid", pid.trim()))?;
+    (link("/proc/self/ns/pid")? != found).then_some(found)
 }
 
 fn link(path: &str) -> Option<String> {

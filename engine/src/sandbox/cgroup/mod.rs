@@ -187,6 +187,13 @@ impl Cgroups {
             .find(|limit| limit.resource == resource && limit.max < max)
     }
 
+    /// The same for sandboxes without namespaces: less stands in for what no cgroup keeps.
+    #[must_use]
+    pub fn for_reduced(mut self) -> Self {
+        self.fallback = Fallback::ALONE;
+        self
+    }
+
     /// The limits that no cgroup keeps here.
     #[must_use]
     pub fn refusals(&self) -> &[Refusal] {

@@ -4,7 +4,7 @@ use std::io;
 
 use super::super::cgroup::ControllerProbe;
 use super::super::identity::Mode;
-use super::super::landlock::is_used;
+use super::super::landlock::{LOWEST_ALONE, is_used};
 use super::cause::{Refused, cause};
 use super::{Attempt, Observation, Probe};
 use crate::outcome::{EnforcedBy, Resource};
@@ -63,6 +63,7 @@ pub fn judge(seen: &Observation) -> Vec<Probe> {
     probes.extend(seen.cgroups.controllers.iter().map(limit));
     probes.push(scratch(seen));
     probes.push(landlock(seen.landlock));
+    probes.push(reduced(seen));
     probes
 }
 
@@ -274,6 +275,55 @@ fn scratch(seen: &Observation) -> Probe {
             "scratch",
             format!("private workspaces are on disk, below {place}"),
         )
+    };
+    Probe {
+        needed: false,
+        ..probe
+    }
+}
+
+/// What isolation without namespaces is asked by.
+pub const REDUCED: &str = "reduced";
+
+/// Whether sandboxes could be made without namespaces, for a caller who asks for that.
+fn reduced(seen: &Observation) -> Probe {
+    let tried = &seen.attempts;
+    let probe = match (tried.enclosure, tried.plain_notification) {
+        (Attempt::Done, Attempt::Done) => there(
+            REDUCED,
+            "isolation_mode=\"reduced\" can be asked for: Landlock and seccomp, without namespaces",
+        ),
+        (Attempt::Done, notification) => {
+            let why = seccomp(notification);
+            missing(REDUCED, format!("seccomp: {}", why.detail), why.mend)
+        }
+        (Attempt::NotTried, _) => missing(REDUCED, "not tried: what it builds on is missing", None),
+        (Attempt::Refused(errno), _) => {
+            let (why, mend) = match seen.landlock {
+                None if seen.surroundings.filtered => (
+                    "Landlock is refused by a seccomp filter that this process was started under"
+                        .to_owned(),
+                    "start stepbox without that filter, or let it pass landlock_create_ruleset, landlock_add_rule and \
+                     landlock_restrict_self",
+                ),
+                None => (
+                    "this kernel has no Landlock, or it is not enabled at boot".to_owned(),
+                    "boot Linux 6.12 or later with landlock in the kernel's lsm= list",
+                ),
+                Some(abi) if abi < LOWEST_ALONE => (
+                    format!(
+                        "Landlock's ABI {abi} does not keep signals in, so that code could end every process of the \
+                         caller's; that takes ABI {LOWEST_ALONE}"
+                    ),
+                    "boot Linux 6.12 or later",
+                ),
+                Some(_) => (
+                    format!("Landlock: {}", io::Error::from_raw_os_error(errno)),
+                    "start stepbox without the filter or security module that refuses it",
+                ),
+            };
+            missing(REDUCED, why, Some(mend.to_owned()))
+        }
     };
     Probe {
         needed: false,

@@ -46,6 +46,8 @@ fn laptop() -> Observation {
             proc: Attempt::Done,
             seccomp_notification: Attempt::Done,
             idmapped_mount: Attempt::NotTried,
+            enclosure: Attempt::Refused(libc::EOPNOTSUPP),
+            plain_notification: Attempt::NotTried,
         },
         openat2: Attempt::Done,
         memfd: Attempt::Done,
@@ -407,6 +409,46 @@ fn a_second_listener_is_told_from_a_kernel_without_seccomp() {
         let probe = said(&seen, "seccomp_notification");
         assert!(
             probe.is_obstacle() && probe.detail.contains(word),
+            "{probe:?}"
+        );
+    }
+}
+
+#[test]
+fn what_reduced_isolation_lacks_is_named_and_is_never_an_obstacle() {
+    let with = |landlock, filtered, enclosure, plain_notification| Observation {
+        landlock,
+        surroundings: Surroundings {
+            filtered,
+            ..laptop().surroundings
+        },
+        attempts: Attempts {
+            enclosure,
+            plain_notification,
+            ..laptop().attempts
+        },
+        ..laptop()
+    };
+    let refused = Attempt::Refused(libc::EOPNOTSUPP);
+    let busy = Attempt::Refused(libc::EBUSY);
+    let there = said(
+        &with(Some(7), false, Attempt::Done, Attempt::Done),
+        "reduced",
+    );
+    assert!(there.available && there.mend.is_none(), "{there:?}");
+    for (seen, word) in [
+        (with(Some(4), false, refused, Attempt::NotTried), "signals"),
+        (with(None, false, refused, Attempt::NotTried), "no Landlock"),
+        (
+            with(None, true, refused, Attempt::NotTried),
+            "seccomp filter",
+        ),
+        (with(Some(7), false, Attempt::Done, busy), "listener"),
+    ] {
+        let probe = said(&seen, "reduced");
+        assert!(!probe.available && !probe.is_obstacle(), "{probe:?}");
+        assert!(
+            probe.detail.contains(word) && probe.mend.is_some(),
             "{probe:?}"
         );
     }

@@ -108,6 +108,28 @@ const fn one_of(argument: u8, values: &'static [u32]) -> Check {
     }
 }
 
+/// The process that calls, by the number for it.
+const CALLER: &[u32] = &[0];
+
+pub(super) static SELF_ONLY: Rule = Rule {
+    clauses: &[Clause {
+        when: &[one_of(0, CALLER)],
+        then: Action::Allow,
+    }],
+    otherwise: EPERM,
+};
+
+/// `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`.
+const ONE_PROCESS: &[u32] = &[0, 1];
+
+pub(super) static WHO_SELF: Rule = Rule {
+    clauses: &[Clause {
+        when: &[one_of(0, ONE_PROCESS), one_of(1, CALLER)],
+        then: Action::Allow,
+    }],
+    otherwise: EPERM,
+};
+
 pub(super) static NOT_INIT: Rule = Rule {
     clauses: &[Clause {
         when: &[one_of(0, INIT)],
