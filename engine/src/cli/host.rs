@@ -23,12 +23,15 @@ pub(super) fn probes() -> Vec<Probe> {
     probes
 }
 
-/// Only what no sandbox can be made without, and is not there. `reduced`: no sandbox without namespaces.
+/// Only what no sandbox can be made without, and is not there, and whether there is reduced isolation instead. `reduced`:
+/// what that is without.
 pub(super) fn obstacles(reduced: bool) -> Vec<Probe> {
     let mut probes = probes();
-    probes.retain(|probe| match reduced {
-        true => probe.name == REDUCED && !probe.available,
-        false => probe.is_obstacle(),
+    probes.retain(|probe| match (reduced, probe.name) {
+        (true, name) => name == REDUCED && !probe.available,
+        // Told as what there is instead.
+        (false, REDUCED) => probe.available,
+        (false, _) => probe.is_obstacle(),
     });
     probes
 }

@@ -602,7 +602,7 @@ impl Step {
             ),
             Self::PinAffinity => (
                 "pin-affinity",
-                "where no cgroup keeps the cpu limit: seccomp, the code cannot change which processors it may use",
+                "where no cgroup keeps the cpu limit: seccomp, the code cannot change which processors it may use; without namespaces also what those would have kept apart: sockets, shared memory, modes and owners of files, priorities of others",
             ),
             Self::CloseDescriptors => (
                 "close-descriptors",

@@ -46,12 +46,12 @@ fn laptop() -> Observation {
             proc: Attempt::Done,
             seccomp_notification: Attempt::Done,
             idmapped_mount: Attempt::NotTried,
-            enclosure: Attempt::Refused(libc::EOPNOTSUPP),
-            plain_notification: Attempt::NotTried,
+            enclosure: Attempt::Done,
+            plain_notification: Attempt::Done,
         },
         openat2: Attempt::Done,
         memfd: Attempt::Done,
-        landlock: Some(4),
+        landlock: Some(7),
         cgroups: CgroupProbe {
             controllers: [Resource::Memory, Resource::Pids, Resource::Cpu]
                 .map(controller)
@@ -452,4 +452,29 @@ fn what_reduced_isolation_lacks_is_named_and_is_never_an_obstacle() {
             "{probe:?}"
         );
     }
+}
+
+#[test]
+fn a_chroot_and_a_kind_of_namespace_of_which_none_may_be_made_are_named() {
+    let (detail, mend) = of_user_namespaces(
+        libc::EPERM,
+        Surroundings {
+            chrooted: true,
+            ..laptop().surroundings
+        },
+    );
+    assert!(detail.contains("chroot") && mend.contains("outside"));
+    let around = Surroundings {
+        max_other_namespaces: vec![("mnt", 63_000), ("pid", 0), ("ipc", 63_000)],
+        ..laptop().surroundings
+    };
+    let found = cause(Refused::Namespace, libc::ENOSPC, &around);
+    assert_eq!(
+        found.cause,
+        "user.max_pid_namespaces is 0: none may be made"
+    );
+    assert_eq!(
+        found.mend.as_deref(),
+        Some("sudo sysctl -w user.max_pid_namespaces=15000")
+    );
 }
