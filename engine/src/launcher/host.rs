@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_change};
+use rustix::thread::set_no_new_privs;
 
 use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
@@ -42,6 +43,11 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode, alone: bool) -> Result<(), Step
         return Ok(());
     };
     signal::block_all().at(Step::Realm, "signals")?;
+    if alone {
+        set_no_new_privs(true).at(Step::NoNewPrivileges, "launcher")?;
+        signal::adopt_orphans().at(Step::AdoptOrphans, "launcher")?;
+        landlock::enclose().at(Step::Enclose, "launcher")?;
+    }
     // Compiled here once, so that what is forked from here has them.
     for profile in [Profile::Default, Profile::Untrusted] {
         seccomp::base_filter(profile);
@@ -91,6 +97,10 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode, alone: bool) -> Result<(), Step
     }
     // The engine is gone: nothing that it made may stay.
     launcher.realms.clear();
+    if alone {
+        // No pid namespace went with them. What writes there must be gone before the directories are removed.
+        signal::end_all_others();
+    }
     launcher.forget_numbers();
     for (_, _, place) in launcher.roots.drain(..) {
         let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);

@@ -98,6 +98,10 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<Built, StepE
         match step {
             Step::CodeDirectory => code = Some(open_code(spec).at(*step, "code")?),
             Step::MountCode => code = Some(mount_code(spec).at(*step, CODE_DIRECTORY)?),
+            // Nothing else is around the code.
+            Step::FenceRules if spec.alone.is_some() && spec.fence.is_none() => {
+                return Err(StepError::new(*step, "Landlock", &missing()));
+            }
             Step::FenceRules => {
                 let under = spec.alone.is_none().then_some(Path::new(CODE_DIRECTORY));
                 let made = spec.fence.as_ref().map(|fence| fence.rules(under));

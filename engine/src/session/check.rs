@@ -119,7 +119,8 @@ pub(super) fn reduced() -> Vec<String> {
         "identity: the caller's host id",
         "missing: a root of its own (names, sizes and owners of the host's files can be seen, and what is in system \
          directories can be read)",
-        "missing: a process table of its own (numbers of processes are the host's; /proc has no processes)",
+        "missing: a process table and a host name of its own (numbers of processes and the name are the host's; /proc has \
+         no processes)",
         "missing: protect (what the caller's tools run in a given workspace can be changed)",
         "missing: /workspace, /dev/shm and /tmp (the workspace is at its own path)",
         "missing: modes, owners, times and attributes of files (changing them is refused)",

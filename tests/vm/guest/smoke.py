@@ -87,6 +87,16 @@ class TheHost(unittest.TestCase):
         print(done.stdout, done.stderr)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_isolation_without_namespaces_is_refused_by_name_where_landlock_is_too_old(self):
+        release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+        if release >= (6, 12):
+            self.skipTest("the kernel has it")
+        done = stepbox("run", "--isolation", "reduced", "-c", "print(1)")
+        self.assertEqual((done.returncode, done.stdout), (125, ""))
+        self.assertIn("reduced: ", done.stderr)
+        self.assertIn("Linux 6.12", done.stderr)
+        print(done.stderr)
+
 
 class AStep(unittest.TestCase):
     def tearDown(self):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -149,6 +150,7 @@ FILES = {
     "read by a descriptor of its directory": (
         "fd = os.open(os.path.dirname(path), os.O_PATH); open(os.open(os.path.basename(path), os.O_RDONLY, dir_fd=fd))"
     ),
+    "keep its readers out": "import fcntl; fcntl.fcntl(open('own', 'w'), fcntl.F_SETLEASE, fcntl.F_WRLCK)",
     "list the root": "os.listdir('/')",
     "list the directory above": "os.listdir('..')",
     "write beside the workspace": "open('../new', 'w')",
@@ -293,16 +295,54 @@ def test_verdicts_are_those_of_other_sandboxes(sandbox):
 def test_the_end_of_the_engine_ends_what_runs():
     word = f"outlives-{os.getpid()}"
     binary = stepbox._discovery.find_binary(os.environ)
-    code = f"WORD = {word!r}\n{DAEMONS}print('up', flush=True)\ntime.sleep(600)"
+    code = (
+        f"WORD = {word!r}\n{DAEMONS}print(os.getcwd(), flush=True)\n"
+        "import itertools\n"
+        "for number in itertools.count(): open(f'f{number % 5000}', 'w').close()\n"
+    )
     engine = subprocess.Popen(
         [binary, "run", "--isolation", "reduced", "--no-enforce-limits", "-c", code], stdout=subprocess.PIPE
     )
-    assert engine.stdout.readline() == b"up\n"
+    place = engine.stdout.readline().decode().strip()
+    assert Path(place).is_dir()
     assert processes(word)
     engine.send_signal(signal.SIGKILL)
     engine.wait()
     engine.stdout.close()
     assert gone(word)
+    for _ in range(100):
+        if not Path(place).exists():
+            break
+        time.sleep(0.02)
+    assert not Path(place).exists()
+
+
+def test_a_session_that_is_closed_under_a_step_leaves_nothing():
+    word = f"closed-under-{os.getpid()}"
+    code = (
+        f"WORD = {word!r}\n{DAEMONS}"
+        "import itertools\n"
+        "print(os.getcwd(), flush=True)\n"
+        "for number in itertools.count(): open(f'f{number % 5000}', 'w').close()\n"
+    )
+    sandbox = stepbox.Sandbox(**REDUCED)
+    sandbox.open()
+    places = []
+
+    def close(chunk):
+        places.append(os.fsdecode(chunk).strip())
+        threading.Thread(target=sandbox.close).start()
+
+    with contextlib.suppress(stepbox.StepboxError):
+        assert not sandbox.run_code(code, on_stdout=close).success
+    assert gone(word)
+    sandbox.close()
+    assert places
+    for _ in range(100):
+        if not Path(places[0]).parent.exists():
+            break
+        time.sleep(0.02)
+    assert not Path(places[0]).parent.exists()
 
 
 def test_the_death_of_init_alone_ends_what_it_started(sandbox):

@@ -186,6 +186,11 @@ pub(super) const ALONE: &[(Verdict, &str, &str)] = &[
         "setpriority ioprio_set",
         "priorities of the caller's other programs",
     ),
+    (
+        Verdict::ByArguments(&super::rules::NO_LEASE),
+        "fcntl",
+        "a lease on a file of the caller's keeps its other programs from opening it",
+    ),
 ];
 
 /// What is laid on top for code around which there is no namespace.

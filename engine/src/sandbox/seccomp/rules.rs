@@ -119,6 +119,16 @@ pub(super) static SELF_ONLY: Rule = Rule {
     otherwise: EPERM,
 };
 
+const KEEP_OTHERS_OUT: &[u32] = &[bits(libc::F_SETLEASE), bits(libc::F_NOTIFY)];
+
+pub(super) static NO_LEASE: Rule = Rule {
+    clauses: &[Clause {
+        when: &[one_of(1, KEEP_OTHERS_OUT)],
+        then: EPERM,
+    }],
+    otherwise: Action::Allow,
+};
+
 /// `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`.
 const ONE_PROCESS: &[u32] = &[0, 1];
 

@@ -629,6 +629,8 @@ fn without_namespaces_other_processes_are_not_to_be_changed_and_the_own_is() {
         assert_eq!(answer("fchmodat", [0; 6]), refused);
         assert_eq!(answer("socket", [1; 6]), super::rules::errno(libc::EACCES));
         assert_eq!(answer("socketpair", [1; 6]), Action::Allow);
+        assert_eq!(answer("fcntl", [3, 1024, 0, 0, 0, 0]), refused);
+        assert_eq!(answer("fcntl", [3, 1, 0, 0, 0, 0]), Action::Allow);
         let own = answer("sched_setaffinity", [0; 6]);
         assert_eq!(own == Action::Allow, !pinned);
         assert_eq!(answer("sched_setaffinity", [9; 6]), refused);
