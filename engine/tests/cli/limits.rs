@@ -63,6 +63,7 @@ fn each_limit_falls_back_alone() {
         assert_eq!(told["stdout"], "1\n");
         for limit in told["limits"].as_array().unwrap() {
             let expected = match limit["resource"].as_str().unwrap() {
+                // No controller keeps those.
                 "workspace" | "workspace_files" => continue,
                 name if name == resource => kept,
                 _ => "cgroup1",
