@@ -59,6 +59,10 @@ documents() {
     in_folder tests .
 }
 
+reduced() {
+    in_folder adapters/python tests/reduced
+}
+
 fallback() {
     in_folder adapters/python tests/fallback
 }
@@ -78,17 +82,20 @@ case ${1:-} in
         ;;
     e2e)
         part client
+        part reduced
         part adapters
         part documents
         part demo
         ;;
     fallback)
         part fallback
+        part reduced
         ;;
     built)
         part rust_built
         part python_unit
         part client
+        part reduced
         part adapters
         part documents
         ;;

@@ -53,6 +53,9 @@ pub struct ServeArgs {
     /// Calls in flight at once [default: 1024]
     #[arg(long, value_name = "COUNT")]
     pub max_calls: Option<usize>,
+    /// full, or reduced: only sandboxes without namespaces, for hosts that have none
+    #[arg(long, value_name = "ISOLATION")]
+    pub isolation: Option<IsolationArg>,
 }
 
 impl From<ServeArgs> for ServeFlags {
@@ -66,6 +69,7 @@ impl From<ServeArgs> for ServeFlags {
             idle_exit,
             allow_host_path,
             max_calls,
+            isolation: _,
         } = args;
         Self {
             socket,
@@ -125,6 +129,9 @@ pub struct RunArgs {
     /// default, or untrusted for code that may mean harm
     #[arg(long, value_name = "PROFILE")]
     pub security_profile: Option<ProfileArg>,
+    /// full, or reduced: without namespaces, for hosts that have none
+    #[arg(long, value_name = "ISOLATION")]
+    pub isolation: Option<IsolationArg>,
     /// Keep the capabilities of a container but these, or `none` to drop none of them (repeatable) [default: ALL]
     #[arg(long, value_name = "CAPABILITY")]
     pub cap_drop: Vec<String>,
@@ -163,6 +170,12 @@ pub struct PlanArgs {
 pub enum ProfileArg {
     Default,
     Untrusted,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub enum IsolationArg {
+    Full,
+    Reduced,
 }
 
 /// Bytes, as a number with a unit or without one.

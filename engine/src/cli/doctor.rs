@@ -43,20 +43,21 @@ pub(super) fn examine(args: &DoctorArgs) -> ExitCode {
 /// A whole engine, a session with default options, and a step in it. Before that what only an engine can tell.
 fn trial() -> Vec<Probe> {
     let begun = Instant::now();
-    let (detail, mend) = match Foundation::lay().and_then(|foundation| foundation.run(one_step)) {
-        Ok((ids, Ok(()))) => {
-            let detail = format!(
-                "made, run and removed with default options, in {} ms",
-                begun.elapsed().as_millis()
-            );
-            return vec![ids, sandbox(true, detail, None)];
-        }
-        Ok((_, Err(SessionError::Unavailable { what, mend }))) => (what, mend),
-        Ok((_, Err(error))) => (error.to_string(), None),
-        // What is missing is in the lines above.
-        Err(StartError::Launcher { source, .. }) => (source.to_string(), None),
-        Err(error) => (error.to_string(), None),
-    };
+    let (detail, mend) =
+        match Foundation::lay(false).and_then(|foundation| foundation.run(one_step)) {
+            Ok((ids, Ok(()))) => {
+                let detail = format!(
+                    "made, run and removed with default options, in {} ms",
+                    begun.elapsed().as_millis()
+                );
+                return vec![ids, sandbox(true, detail, None)];
+            }
+            Ok((_, Err(SessionError::Unavailable { what, mend }))) => (what, mend),
+            Ok((_, Err(error))) => (error.to_string(), None),
+            // What is missing is in the lines above.
+            Err(StartError::Launcher { source, .. }) => (source.to_string(), None),
+            Err(error) => (error.to_string(), None),
+        };
     vec![sandbox(false, detail, mend)]
 }
 

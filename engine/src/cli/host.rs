@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::sandbox::identity::Mode;
-use crate::sandbox::probe::{self, Place, Probe};
+use crate::sandbox::probe::{self, Place, Probe, REDUCED};
 use crate::session::scratch_parent;
 use crate::volume::{Capacity, Volume};
 
@@ -23,10 +23,16 @@ pub(super) fn probes() -> Vec<Probe> {
     probes
 }
 
-/// Only what no sandbox can be made without, and is not there.
-pub(super) fn obstacles() -> Vec<Probe> {
+/// Only what no sandbox can be made without, and is not there, and whether there is reduced isolation instead. `reduced`:
+/// what that is without.
+pub(super) fn obstacles(reduced: bool) -> Vec<Probe> {
     let mut probes = probes();
-    probes.retain(Probe::is_obstacle);
+    probes.retain(|probe| match (reduced, probe.name) {
+        (true, name) => name == REDUCED && !probe.available,
+        // Told as what there is instead.
+        (false, REDUCED) => probe.available,
+        (false, _) => probe.is_obstacle(),
+    });
     probes
 }
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, IsolationArg};
 use start::Foundation;
 
 use crate::config::Environment;
@@ -30,6 +30,7 @@ pub fn main() -> ExitCode {
     }
     match Cli::parse().command {
         Command::Serve(args) => {
+            let reduced = args.isolation == Some(IsolationArg::Reduced);
             let config = match serve::configure(args, environment) {
                 Ok(config) => config,
                 Err(mistakes) => return refuse(&mistakes),
@@ -37,7 +38,7 @@ pub fn main() -> ExitCode {
             serve::leave_session();
             // By forks, which must come before the first thread.
             let probes = host::probes();
-            with_engine(|engine| async move {
+            with_engine(reduced, |engine| async move {
                 match serve::serve(config, probes, engine).await {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => refuse(&error),
@@ -45,7 +46,7 @@ pub fn main() -> ExitCode {
             })
         }
         Command::Run(args) => match run::Order::parse(args, &environment) {
-            Ok(order) => with_engine(|engine| run::run(engine, order)),
+            Ok(order) => with_engine(order.is_reduced(), |engine| run::run(engine, order)),
             Err(error) => refuse(&error),
         },
         Command::Plan(args) => written(plan::print(&args, &mut io::stdout().lock())),
@@ -54,9 +55,10 @@ pub fn main() -> ExitCode {
 }
 
 fn with_engine<F: Future<Output = ExitCode>>(
+    reduced: bool,
     work: impl FnOnce(crate::session::Engine) -> F,
 ) -> ExitCode {
-    match Foundation::lay().and_then(|foundation| foundation.run(work)) {
+    match Foundation::lay(reduced).and_then(|foundation| foundation.run(work)) {
         Ok(code) => code,
         Err(error) => refuse(&error),
     }
@@ -69,7 +71,7 @@ fn refuse(error: &dyn Error) -> ExitCode {
     while let Some(error) = cause {
         let said = error.to_string();
         // Some tell their cause themselves.
-        if !text.ends_with(&said) {
+        if !text.contains(&said) {
             text = format!("{text}: {said}");
         }
         cause = error.source();

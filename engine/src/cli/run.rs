@@ -10,16 +10,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::args::{Bytes, CapArg, ProfileArg, RunArgs};
+use super::args::{Bytes, CapArg, IsolationArg, ProfileArg, RunArgs};
 use super::{json, spelling};
 use crate::config::Environment;
 use crate::outcome::{StepEvent, StepResult};
 use crate::session::{Engine, Events, SessionError};
 use crate::spec::mount::HostAccess;
 use crate::spec::request::{
-    Cap, Choice, MountRequest, ProfileChoice, ProgramRequest, SpecRequest, StepRequest,
+    Cap, Choice, IsolationChoice, MountRequest, ProfileChoice, ProgramRequest, SpecRequest,
+    StepRequest,
 };
-use crate::spec::{SandboxSpec, StepSpec, Violation, parse_spec, parse_step};
+use crate::spec::{Isolation, SandboxSpec, StepSpec, Violation, parse_spec, parse_step};
 use crate::workspace::source::HostFiles;
 
 /// Exit code when nothing ran: bad flags, a refused mount, a host that cannot.
@@ -54,6 +55,11 @@ fn list(violations: &[Violation]) -> String {
 }
 
 impl Order {
+    /// Whether it is for a sandbox without namespaces.
+    pub(super) fn is_reduced(&self) -> bool {
+        self.spec.isolation == Isolation::Reduced
+    }
+
     /// Reads the code and parses every option. Nothing is made yet.
     pub(super) fn parse(args: RunArgs, environment: &Environment) -> Result<Self, OrderError> {
         let RunArgs {
@@ -71,6 +77,7 @@ impl Order {
             mount,
             allow_sockets,
             security_profile,
+            isolation,
             cap_drop,
             user,
             json,
@@ -105,6 +112,12 @@ impl Order {
                 Choice::Named(match profile {
                     ProfileArg::Default => ProfileChoice::Default,
                     ProfileArg::Untrusted => ProfileChoice::Untrusted,
+                })
+            }),
+            isolation_mode: isolation.map_or(Choice::Default, |isolation| {
+                Choice::Named(match isolation {
+                    IsolationArg::Full => IsolationChoice::Full,
+                    IsolationArg::Reduced => IsolationChoice::Reduced,
                 })
             }),
             cap_drop: match cap_drop.as_slice() {

@@ -2,7 +2,7 @@
 //! `--memory-mb`, and `enforce_limits=False` is `--no-enforce-limits`.
 
 /// The options of the contract that have a flag.
-const FLAGS: [(&str, &str); 14] = [
+const FLAGS: [(&str, &str); 15] = [
     ("memory_mb", "--memory-mb"),
     ("pids", "--pids"),
     ("cpus", "--cpus"),
@@ -15,6 +15,7 @@ const FLAGS: [(&str, &str); 14] = [
     ("profiles", "--profile"),
     ("language", "--language"),
     ("security_profile", "--security-profile"),
+    ("isolation_mode", "--isolation"),
     ("cap_drop", "--cap-drop"),
     ("user", "--user"),
 ];

@@ -11,7 +11,7 @@ use super::host;
 use crate::config::Environment;
 use crate::pool::{PoolError, Started, start};
 use crate::sandbox::cgroup::{CgroupError, Cgroups};
-use crate::sandbox::probe::Probe;
+use crate::sandbox::probe::{Probe, REDUCED};
 use crate::session::{Engine, RuntimeDir, RuntimeDirError};
 
 /// Why no engine could be started.
@@ -33,16 +33,23 @@ pub(super) enum StartError {
     Runtime(std::io::Error),
 }
 
-/// A line for each obstacle, and one for what mends it.
+/// A line for each obstacle, and one for what mends it; last what there is instead.
 fn told(obstacles: &[Probe]) -> String {
-    obstacles
+    let mends = obstacles.iter().filter_map(|probe| {
+        let mend = probe.mend.as_deref()?;
+        Some(format!(
+            "\n{}: {}\nto mend it: {mend}",
+            probe.name, probe.detail
+        ))
+    });
+    let instead = obstacles
         .iter()
-        .filter(|probe| probe.mend.is_some())
-        .map(|probe| {
-            let mend = probe.mend.as_deref().unwrap_or_default();
-            format!("\n{}: {}\nto mend it: {mend}", probe.name, probe.detail)
-        })
-        .collect()
+        .filter(|probe| probe.name == REDUCED && probe.available)
+        .map(|_| {
+            "\nor with less around the code: isolation_mode=\"reduced\" (--isolation reduced)"
+                .to_owned()
+        });
+    mends.chain(instead).collect()
 }
 
 /// What exists before the runtime does.
@@ -55,15 +62,20 @@ pub(super) struct Foundation {
 
 impl Foundation {
     /// To be called before any thread exists: the launcher is forked here.
-    pub(super) fn lay() -> Result<Self, StartError> {
+    /// `reduced`: for sandboxes without namespaces.
+    pub(super) fn lay(reduced: bool) -> Result<Self, StartError> {
         let directories = RuntimeDir::create()?;
-        let laid = start(&directories.setup())
+        let laid = start(&directories.setup(), reduced)
             .map_err(|source| StartError::Launcher {
                 source,
-                obstacles: host::obstacles(),
+                obstacles: host::obstacles(reduced),
             })
             .and_then(|started| {
                 let cgroups = Cgroups::create(&directories.id, Some(started.pid))?;
+                let cgroups = match reduced {
+                    true => cgroups.for_reduced(),
+                    false => cgroups,
+                };
                 Ok((started, cgroups))
             });
         match laid {
@@ -158,13 +170,19 @@ mod tests {
             obstacles: vec![
                 probe("user_namespaces", Some("docker run --security-opt x")),
                 probe("fresh_proc", None),
+                Probe {
+                    available: true,
+                    needed: false,
+                    ..probe(REDUCED, None)
+                },
             ],
         };
         assert_eq!(
             error.to_string(),
             "sandboxes cannot be made on this host: user-namespace: unshare: Operation not permitted (os error 1)\n\
              user_namespaces: the seccomp filter of Docker refuses it\n\
-             to mend it: docker run --security-opt x"
+             to mend it: docker run --security-opt x\n\
+             or with less around the code: isolation_mode=\"reduced\" (--isolation reduced)"
         );
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_change};
+use rustix::thread::set_no_new_privs;
 
 use super::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher, ToRealm,
@@ -21,8 +22,8 @@ use crate::sandbox::identity::{BOX_ID, HostIds, Mode};
 use crate::sandbox::numbers::{self, Numbers};
 use crate::sandbox::plan::{Context, Step, StepError};
 use crate::sandbox::rootfs::{self, RootSpec};
-use crate::sandbox::{seccomp, tree};
-use crate::spec::Profile;
+use crate::sandbox::{capabilities, landlock, seccomp, tree};
+use crate::spec::{Capabilities, Profile};
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::exit_now;
 use crate::sys::mount::{Attributes, set_attributes};
@@ -34,7 +35,7 @@ const MAX_ROOTS: usize = 32;
 const MAX_NUMBERS: usize = 64;
 
 /// The second life of a launcher, in its own namespaces; `engine` is its socket.
-pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
+pub(super) fn live(engine: &OwnedFd, mode: Mode, alone: bool) -> Result<(), StepError> {
     super::itself::settle_capabilities()?;
     let Some((setup, _)) =
         datagram::receive::<Setup>(engine.as_fd()).at(Step::Realm, "the engine")?
@@ -42,14 +43,23 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
         return Ok(());
     };
     signal::block_all().at(Step::Realm, "signals")?;
+    if alone {
+        set_no_new_privs(true).at(Step::NoNewPrivileges, "launcher")?;
+        signal::adopt_orphans().at(Step::AdoptOrphans, "launcher")?;
+        landlock::enclose().at(Step::Enclose, "launcher")?;
+    }
     // Compiled here once, so that what is forked from here has them.
     for profile in [Profile::Default, Profile::Untrusted] {
         seccomp::base_filter(profile);
         seccomp::step_filter(profile);
     }
     seccomp::pin_filter();
+    for pinned in [false, true] {
+        seccomp::alone_filter(pinned);
+    }
     let mut launcher = Launcher {
         mode,
+        alone,
         roots_at: setup.state.join("roots"),
         roots: Vec::new(),
         roots_made: 0,
@@ -68,7 +78,11 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     }
     let ready: Result<Ready, StepError> = Ok(Ready {
         mode,
-        range: subordinate::available(mode),
+        range: if alone {
+            Err("there is no user namespace to have ids in".to_owned())
+        } else {
+            subordinate::available(mode)
+        },
     });
     datagram::send(engine.as_fd(), &ready, &[]).at(Step::Realm, "the engine")?;
     retire_stale(&setup, mode).at(Step::Realm, "a cleaner")?;
@@ -83,6 +97,10 @@ pub(super) fn live(engine: &OwnedFd, mode: Mode) -> Result<(), StepError> {
     }
     // The engine is gone: nothing that it made may stay.
     launcher.realms.clear();
+    if alone {
+        // No pid namespace went with them. What writes there must be gone before the directories are removed.
+        signal::end_all_others();
+    }
     launcher.forget_numbers();
     for (_, _, place) in launcher.roots.drain(..) {
         let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
@@ -141,6 +159,17 @@ pub(super) fn enter_namespaces() -> Result<Mode, StepError> {
     .at(Step::MountNamespace, "propagation")?;
     schedule::leave_realtime().at(Step::OrdinaryProcesses, "scheduler")?;
     Ok(mode)
+}
+
+/// Stays in the host's namespaces, with the caller's ids and no other rights.
+pub(super) fn stay() -> Result<Mode, StepError> {
+    schedule::leave_realtime().at(Step::OrdinaryProcesses, "scheduler")?;
+    capabilities::drop_others(Capabilities::NONE).at(Step::DropCapabilities, "launcher")?;
+    landlock::alone_or_why().at(Step::Enclose, "Landlock")?;
+    Ok(Mode::Rootless {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    })
 }
 
 /// The one id that needs nobody's leave. Of two maps one may have been written already.
@@ -207,6 +236,8 @@ impl Drop for Realm {
 #[derive(Debug)]
 struct Launcher {
     mode: Mode,
+    /// There are no namespaces: nothing is mounted, and each tree is used where it is.
+    alone: bool,
     roots_at: PathBuf,
     roots: Vec<(RootSpec, OwnedFd, PathBuf)>,
     roots_made: u64,
@@ -288,6 +319,9 @@ impl Launcher {
             Mode::Rootless { .. } => None,
         };
         let mut namespaces = Namespaces::PID.and(Namespaces::MOUNT).and(Namespaces::IPC);
+        if self.alone {
+            namespaces = Namespaces::default();
+        }
         if ids.is_some() {
             namespaces = namespaces.and(Namespaces::USER);
         }
@@ -345,13 +379,19 @@ impl Launcher {
         root: &RootSpec,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), StepError> {
-        let index = self.root(root)?;
+        let clone = if self.alone {
+            open_source(Path::new("/")).at(Step::CloneTree, "/")?
+        } else {
+            let index = self.root(root)?;
+            let clone = tree::clone_at(&self.roots[index].1, true).at(Step::CloneTree, "/")?;
+            self.realm(id)?.show_owners(&clone);
+            clone
+        };
         let realm = self.realm(id)?;
-        let clone = tree::clone_at(&self.roots[index].1, true).at(Step::CloneTree, "/")?;
-        realm.show_owners(&clone);
         let request = ToRealm {
             role,
             profile: root.profile,
+            alone: self.alone,
         };
         let mut beside = vec![clone.as_fd()];
         beside.extend(descriptors.iter().map(AsFd::as_fd));
@@ -458,11 +498,16 @@ impl Launcher {
 
     fn clone_tree(&mut self, request: &TreeRequest) -> Result<(LauncherReply, OwnedFd), StepError> {
         let operand = request.source.display().to_string();
+        let alone = self.alone;
         let (source, clone) = self
             .volumes
             .at(&request.source, || {
                 let source = open_source(&request.source)?;
-                let clone = tree::clone_at(&source, false)?;
+                let clone = if alone {
+                    source.try_clone()?
+                } else {
+                    tree::clone_at(&source, false)?
+                };
                 Ok((source, clone))
             })
             .at(Step::CloneTree, operand.clone())?;
@@ -482,7 +527,9 @@ impl Launcher {
             private: true,
             ..Attributes::default()
         };
-        set_attributes(clone.as_fd(), attributes, false).at(Step::CloneTree, operand)?;
+        if !self.alone {
+            set_attributes(clone.as_fd(), attributes, false).at(Step::CloneTree, operand)?;
+        }
         let mapped = match self.realm(request.realm)?.ids {
             Some(ids) if request.map_owner => {
                 self.map_owner(request.realm, ids, stat.st_uid, stat.st_gid, clone.as_fd())?

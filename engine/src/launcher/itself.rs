@@ -21,31 +21,46 @@ use crate::sys::datagram;
 use crate::sys::exec::{StringTable, execute_descriptor};
 use crate::sys::mount::{Attributes, set_attributes};
 
-/// The mode that the first life handed on; none in the first life.
-pub(super) fn mode_of(words: &[OsString]) -> Option<Mode> {
+/// What a launcher without namespaces is told in its first life.
+pub const ALONE: &str = "reduced";
+
+/// The mode that the first life handed on, and whether there are no namespaces; none in the first life.
+pub(super) fn mode_of(words: &[OsString]) -> Option<(Mode, bool)> {
     let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
-    match words.as_slice() {
-        ["root"] => Some(Mode::Root),
-        ["rootless", uid, gid] => Some(Mode::Rootless {
+    let rootless = |uid: &str, gid: &str| {
+        Some(Mode::Rootless {
             uid: uid.parse().ok()?,
             gid: gid.parse().ok()?,
-        }),
+        })
+    };
+    match words.as_slice() {
+        ["root"] => Some((Mode::Root, false)),
+        ["rootless", uid, gid] => Some((rootless(uid, gid)?, false)),
+        [ALONE, uid, gid] => Some((rootless(uid, gid)?, true)),
         _ => None,
     }
 }
 
 /// Executes the second life; comes back only with what failed.
-pub(super) fn execute(mode: Mode) -> StepError {
+pub(super) fn execute(mode: Mode, alone: bool) -> StepError {
     let step = Step::ReadOnlySelf;
     let words = match mode {
         Mode::Root => vec!["root".to_owned()],
         Mode::Rootless { uid, gid } => {
-            vec!["rootless".to_owned(), uid.to_string(), gid.to_string()]
+            let word = if alone { ALONE } else { "rootless" };
+            vec![word.to_owned(), uid.to_string(), gid.to_string()]
         }
     };
     let executed = || -> io::Result<io::Error> {
-        let program = unwritable_program()?;
-        keep_capabilities()?;
+        let program = if alone {
+            // Nothing can be mounted: a sealed copy.
+            sealed_copy()?
+        } else {
+            unwritable_program()?
+        };
+        if !alone {
+            keep_capabilities()?;
+        }
         let arguments = ["stepbox".to_owned(), "launcher".to_owned()]
             .into_iter()
             .chain(words)
@@ -70,8 +85,12 @@ fn unwritable_program() -> io::Result<OwnedFd> {
     let identity = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
     match named {
         Ok(named) if identity(&named)? == identity(&running)? => read_only(&named),
-        _ => datagram::data("stepbox", &std::fs::read("/proc/self/exe")?),
+        _ => sealed_copy(),
     }
+}
+
+fn sealed_copy() -> io::Result<OwnedFd> {
+    datagram::program("stepbox", &std::fs::read("/proc/self/exe")?)
 }
 
 fn read_only(program: &OwnedFd) -> io::Result<OwnedFd> {
@@ -132,12 +151,11 @@ mod tests {
     #[test]
     fn the_second_life_is_told_by_its_words() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(mode_of(&words("root")), Some(Mode::Root));
-        assert_eq!(
-            mode_of(&words("rootless 7 8")),
-            Some(Mode::Rootless { uid: 7, gid: 8 })
-        );
-        for other in ["", "rootless", "rootless x 8", "root 1"] {
+        let rootless = Mode::Rootless { uid: 7, gid: 8 };
+        assert_eq!(mode_of(&words("root")), Some((Mode::Root, false)));
+        assert_eq!(mode_of(&words("rootless 7 8")), Some((rootless, false)));
+        assert_eq!(mode_of(&words("reduced 7 8")), Some((rootless, true)));
+        for other in ["", "rootless", "rootless x 8", "root 1", "reduced"] {
             assert_eq!(mode_of(&words(other)), None);
         }
     }

@@ -11,8 +11,8 @@ use super::message::{Changes, FromKeeper, Listing, Look, ToKeeper};
 use super::realm::Inherited;
 use super::spawner;
 use crate::sandbox::identity::{BOX_ID, RANGE_FIRST};
-use crate::sandbox::plan::{Context, KEEPER, Step, StepError};
-use crate::sandbox::tree;
+use crate::sandbox::plan::{Context, KEEPER, KEEPER_ALONE, Step, StepError};
+use crate::sandbox::{landlock, tree};
 use crate::spec::Profile;
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
@@ -35,8 +35,13 @@ const MAX_WRITES: usize = 256;
 
 /// The life of a keeper.
 pub fn main(inherited: Inherited) -> ! {
-    let Inherited { root, engine, .. } = inherited;
-    let code = match live(&engine, root) {
+    let Inherited {
+        root,
+        engine,
+        alone,
+        ..
+    } = inherited;
+    let code = match live(&engine, root, alone) {
         Ok(()) => 0,
         Err(error) => {
             // A peer that is gone needs no telling.
@@ -47,9 +52,9 @@ pub fn main(inherited: Inherited) -> ! {
     exit_now(code)
 }
 
-fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
+fn live(engine: &OwnedFd, root: OwnedFd, alone: bool) -> Result<(), StepError> {
     let mut root = Some(root);
-    for step in KEEPER {
+    for step in if alone { KEEPER_ALONE } else { KEEPER } {
         spawner::one(*step, &mut root, &[], Profile::Default)?;
     }
     let attach = datagram::receive::<ToKeeper>(engine.as_fd()).at(Step::AttachMount, "engine")?;
@@ -58,8 +63,8 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     };
     let mut descriptors = descriptors.into_iter();
     let mut keeper = Keeper {
-        tree: attach_tree(descriptors.next(), WORKSPACE)?,
-        scratch: attach_tree(descriptors.next(), SCRATCH)?,
+        tree: attach_tree(descriptors.next(), WORKSPACE, alone)?,
+        scratch: attach_tree(descriptors.next(), SCRATCH, alone)?,
         others: descriptors.collect(),
         since: rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec,
         given,
@@ -72,6 +77,10 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
         complete: false,
         opened: false,
     };
+    if alone {
+        landlock::confine(&[keeper.tree.root(), keeper.scratch.root()])
+            .at(Step::Enclose, "the keeper")?;
+    }
     let queue = keeper
         .watch
         .as_ref()
@@ -87,11 +96,13 @@ fn live(engine: &OwnedFd, root: OwnedFd) -> Result<(), StepError> {
     Ok(())
 }
 
-fn attach_tree(clone: Option<OwnedFd>, target: &str) -> Result<Tree, StepError> {
+fn attach_tree(clone: Option<OwnedFd>, target: &str, alone: bool) -> Result<Tree, StepError> {
     let clone = clone
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
         .at(Step::AttachMount, target)?;
-    tree::attach(&clone, Path::new(target)).at(Step::AttachMount, target)?;
+    if !alone {
+        tree::attach(&clone, Path::new(target)).at(Step::AttachMount, target)?;
+    }
     Tree::open(clone).map_err(|error| {
         StepError::new(
             Step::AttachMount,

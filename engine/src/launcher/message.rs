@@ -127,6 +127,8 @@ pub struct ToRealm {
     pub role: Role,
     /// Of what lives in that root.
     pub profile: Profile,
+    /// Without namespaces of its own.
+    pub alone: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -21,6 +21,8 @@ mod subordinate;
 mod template;
 mod volumes;
 
+pub use itself::ALONE;
+
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -37,10 +39,12 @@ pub fn main(words: &[OsString]) -> ! {
     // Only what process lists show.
     let _ = rustix::thread::set_name(c"stepbox");
     let ended = match itself::mode_of(words) {
-        Some(mode) => take_stdin().map(|engine| (host::live(&engine, mode), engine)),
+        Some((mode, alone)) => {
+            take_stdin().map(|engine| (host::live(&engine, mode, alone), engine))
+        }
         None => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)
             .map_err(std::io::Error::from)
-            .map(|engine| (first_life(), engine)),
+            .map(|engine| (first_life(words.iter().any(|word| word == ALONE)), engine)),
     };
     match ended {
         Ok((Ok(()), _)) => exit_now(0),
@@ -54,9 +58,13 @@ pub fn main(words: &[OsString]) -> ! {
     }
 }
 
-fn first_life() -> Result<(), StepError> {
-    let mode = host::enter_namespaces()?;
-    Err(itself::execute(mode))
+fn first_life(alone: bool) -> Result<(), StepError> {
+    let mode = if alone {
+        host::stay()?
+    } else {
+        host::enter_namespaces()?
+    };
+    Err(itself::execute(mode, alone))
 }
 
 /// Stdin becomes `/dev/null`, as the other streams are: what is forked from here inherits three streams to nowhere.

@@ -27,6 +27,8 @@ pub struct Inherited {
     pub engine: OwnedFd,
     pub cgroups: Vec<OwnedFd>,
     pub profile: Profile,
+    /// There are no namespaces.
+    pub alone: bool,
 }
 
 /// The life of a realm; `launcher` is its socket. `become_user`: the ids inside are mapped by now and are to be taken.
@@ -79,7 +81,11 @@ fn take_user() -> io::Result<()> {
 }
 
 fn make(request: ToRealm, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::Result<()> {
-    let ToRealm { role, profile } = request;
+    let ToRealm {
+        role,
+        profile,
+        alone,
+    } = request;
     let mut all = descriptors.into_iter();
     let (Some(root), Some(engine)) = (all.next(), all.next()) else {
         return Err(io::ErrorKind::InvalidData.into());
@@ -89,8 +95,10 @@ fn make(request: ToRealm, descriptors: Vec<OwnedFd>, launcher: &OwnedFd) -> io::
         engine,
         cgroups: all.collect(),
         profile,
+        alone,
     };
     let namespaces = match role {
+        _ if alone => Namespaces::default(),
         Role::Spawner | Role::Template => Namespaces::MOUNT
             .and(Namespaces::NET)
             .and(Namespaces::IPC)
@@ -119,9 +127,13 @@ fn close(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Reaps every child that has ended.
-pub fn reap(children: &OwnedFd) {
+/// Reaps every child that has ended, and says whether there was one.
+pub fn reap(children: &OwnedFd) -> bool {
     let mut record = [0; 128];
     while rustix::io::read(children, &mut record).is_ok_and(|read| read > 0) {}
-    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+    let mut any = false;
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {
+        any = true;
+    }
+    any
 }

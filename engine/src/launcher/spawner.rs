@@ -16,9 +16,9 @@ use rustix::thread::set_no_new_privs;
 use super::message::{FromSpawner, ToSpawner};
 use super::realm::{Inherited, reap};
 use crate::sandbox::identity::Identity;
-use crate::sandbox::plan::{Context, SPAWNER, Step, StepError};
+use crate::sandbox::plan::{Context, SPAWNER, SPAWNER_ALONE, Step, StepError};
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::sandbox::{capabilities, init, seccomp, tree};
+use crate::sandbox::{capabilities, init, landlock, seccomp, tree};
 use crate::spec::{Capabilities, Profile};
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::{close_range, exit_now};
@@ -35,10 +35,11 @@ pub fn main(inherited: Inherited) -> ! {
         engine,
         cgroups,
         profile,
+        alone,
     } = inherited;
     // Inherited by every sandbox.
     signal::reset_dispositions();
-    let code = match live(&engine, root, cgroups, profile) {
+    let code = match live(&engine, root, cgroups, (profile, alone)) {
         Ok(()) => 0,
         Err(error) => {
             // A peer that is gone needs no telling.
@@ -53,15 +54,15 @@ fn live(
     engine: &OwnedFd,
     root: OwnedFd,
     cgroups: Vec<OwnedFd>,
-    profile: Profile,
+    (profile, alone): (Profile, bool),
 ) -> Result<(), StepError> {
     let mut root = Some(root);
-    for step in SPAWNER {
+    for step in if alone { SPAWNER_ALONE } else { SPAWNER } {
         one(*step, &mut root, &cgroups, profile)?;
     }
     drop(cgroups);
     tell(engine, &FromSpawner::Ready, &[])?;
-    serve(engine)
+    serve(engine, alone)
 }
 
 /// Takes one step of a list of the plan.
@@ -105,6 +106,9 @@ pub fn one(
         Step::DropBoundingSet => {
             capabilities::drop_bounding_set(Capabilities::NONE).at(step, "bounding set")
         }
+        Step::DropCapabilities => capabilities::drop_others(Capabilities::NONE).at(step, "spawner"),
+        Step::AdoptOrphans => signal::adopt_orphans().at(step, "spawner"),
+        Step::Enclose => landlock::enclose().at(step, "spawner"),
         Step::NoNewPrivileges => set_no_new_privs(true).at(step, "no_new_privs"),
         Step::BaseFilter => {
             crate::sys::seccomp::load(seccomp::base_filter(profile)).at(step, "base filter")
@@ -138,7 +142,7 @@ fn tell(
     datagram::send(engine.as_fd(), message, descriptors).at(Step::CloneSandbox, "the engine")
 }
 
-fn serve(engine: &OwnedFd) -> Result<(), StepError> {
+fn serve(engine: &OwnedFd, alone: bool) -> Result<(), StepError> {
     let children = signal::child_descriptor().at(Step::CloneSandbox, "signalfd")?;
     let mut scratch = Vec::new();
     loop {
@@ -152,7 +156,11 @@ fn serve(engine: &OwnedFd) -> Result<(), StepError> {
         }
         let [asked, died] = wanted.map(|fd| !fd.revents().is_empty());
         if died {
-            reap(&children);
+            let reaped = reap(&children);
+            if alone && reaped {
+                // An init that was killed by another than the engine could not end what it started.
+                signal::end_all_others();
+            }
         }
         if asked {
             let Some((request, descriptors)) =
@@ -160,7 +168,7 @@ fn serve(engine: &OwnedFd) -> Result<(), StepError> {
             else {
                 return Ok(());
             };
-            handle(engine, request, descriptors, &mut scratch)?;
+            handle(engine, request, descriptors, &mut scratch, alone)?;
         }
     }
 }
@@ -170,12 +178,13 @@ fn handle(
     request: ToSpawner,
     descriptors: Vec<OwnedFd>,
     scratch: &mut Vec<Scratch>,
+    alone: bool,
 ) -> Result<(), StepError> {
     let done = match request {
         ToSpawner::Attach {
             target,
             scratch: is_scratch,
-        } => attach(target, descriptors).map(|attached| {
+        } => attach(target, descriptors, alone).map(|attached| {
             if is_scratch {
                 scratch.push(attached);
             }
@@ -197,14 +206,17 @@ struct Scratch {
     target: PathBuf,
 }
 
-fn attach(target: PathBuf, descriptors: Vec<OwnedFd>) -> Result<Scratch, StepError> {
+/// Without namespaces the tree is where it is.
+fn attach(target: PathBuf, descriptors: Vec<OwnedFd>, alone: bool) -> Result<Scratch, StepError> {
     let operand = target.display().to_string();
     let tree = descriptors
         .into_iter()
         .next()
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
         .at(Step::AttachMount, operand.clone())?;
-    tree::attach(&tree, &target).at(Step::AttachMount, operand)?;
+    if !alone {
+        tree::attach(&tree, &target).at(Step::AttachMount, operand)?;
+    }
     Ok(Scratch { tree, target })
 }
 
@@ -214,6 +226,10 @@ fn prepare(
     descriptors: Vec<OwnedFd>,
     scratch: &[Scratch],
 ) -> Result<OwnedFd, StepError> {
+    if spec.alone.is_some() {
+        // Nothing of the last sandbox may be left to write there.
+        signal::end_all_others();
+    }
     for directory in scratch {
         empty(directory)?;
     }
@@ -228,9 +244,10 @@ fn prepare(
         .and(Namespaces::IPC)
         .and(Namespaces::UTS);
     // Of a cgroup that it is born in it makes a namespace itself.
-    let namespaces = match spec.own_cgroup {
-        true => namespaces,
-        false => namespaces.and(Namespaces::CGROUP),
+    let namespaces = match (&spec.alone, spec.own_cgroup) {
+        (Some(_), _) => Namespaces::default(),
+        (None, true) => namespaces,
+        (None, false) => namespaces.and(Namespaces::CGROUP),
     };
     let leaf = leaf.as_ref().map(AsFd::as_fd);
     let child = if spec.own_users() {

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{Channel, PoolError};
+use crate::launcher::ALONE;
 use crate::launcher::message::{
     FromLauncher, LauncherReply, LauncherRequest, Ready, RealmId, Role, Setup, ToLauncher,
     TreeRequest,
@@ -33,11 +34,14 @@ pub struct Started {
     socket: OwnedFd,
     pub pid: u32,
     pub mode: Mode,
+    /// Without namespaces.
+    pub alone: bool,
     range: Result<(), String>,
 }
 
 /// Executes the launcher from this same binary and waits until it stands. To be called before any thread exists.
-pub fn start(setup: &Setup) -> Result<Started, PoolError> {
+/// `alone`: without namespaces.
+pub fn start(setup: &Setup, alone: bool) -> Result<Started, PoolError> {
     use std::os::unix::process::CommandExt;
     let (ours, theirs) = datagram::pair().map_err(PoolError::io("socket pair"))?;
     #[expect(
@@ -48,6 +52,7 @@ pub fn start(setup: &Setup) -> Result<Started, PoolError> {
     let child = command
         .arg0("stepbox")
         .arg("launcher")
+        .args(alone.then_some(ALONE))
         .env_clear()
         .stdin(theirs)
         .stdout(Stdio::null())
@@ -64,6 +69,7 @@ pub fn start(setup: &Setup) -> Result<Started, PoolError> {
         socket: ours,
         pid: child.id(),
         mode,
+        alone,
         range,
     })
 }
@@ -85,6 +91,8 @@ struct Inner {
 pub struct Launcher {
     inner: Arc<Inner>,
     pub mode: Mode,
+    /// Without namespaces.
+    pub alone: bool,
     /// Whether code that keeps capabilities has ids to use them on, and if not, why.
     pub range: Result<(), Arc<str>>,
 }
@@ -106,6 +114,7 @@ impl Launcher {
         Ok(Self {
             inner,
             mode: started.mode,
+            alone: started.alone,
             range: started.range.map_err(Arc::from),
         })
     }

@@ -49,6 +49,8 @@ pub struct Skeleton {
     pub forked: Option<Forked>,
     /// Microseconds of processor time that were spent in it before its step.
     pub spent_us: u64,
+    /// No pid namespace holds what is in it: init ends all that when it is told to.
+    alone: bool,
 }
 
 /// The standard streams of a step, as pipes: the end that reads, the end that writes.
@@ -78,6 +80,17 @@ impl Streams {
 }
 
 impl Skeleton {
+    /// Has the sandbox end: all that is in it dies, and init after it.
+    pub fn kill(&self) {
+        let signal = if self.alone {
+            rustix::process::Signal::TERM
+        } else {
+            rustix::process::Signal::KILL
+        };
+        // One that has ended already cannot be killed again.
+        let _ = rustix::process::pidfd_send_signal(self.init.as_fd(), signal);
+    }
+
     /// Leaves nothing in the sandbox but its init.
     pub async fn clear(&mut self) {
         let Some(forked) = self.forked.take() else {
@@ -107,9 +120,7 @@ impl Skeleton {
 
 impl Drop for Skeleton {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed again.
-        let _ =
-            rustix::process::pidfd_send_signal(self.init.as_fd(), rustix::process::Signal::KILL);
+        self.kill();
     }
 }
 
@@ -174,6 +185,8 @@ impl Slot {
             cgroup: Some(cgroup),
             sub_template: None,
         };
+        // Nothing can be shown elsewhere than where it is.
+        let shown = shown.into_iter().filter(|_| !launcher.alone);
         for (hierarchy, source) in shown {
             if let Err(error) = slot.show_cgroup(launcher, &hierarchy, source).await {
                 tracing::debug!(%error, ?hierarchy, "a sandbox does not see its cgroup");
@@ -212,6 +225,9 @@ impl Slot {
         launcher: &Launcher,
         numbers: Numbers,
     ) -> Result<(), PoolError> {
+        if launcher.alone {
+            return Ok(());
+        }
         self.attach(&Attachment {
             tree: launcher.numbers(self.realm, numbers).await?,
             target: numbers::DEVICES.into(),
@@ -366,6 +382,7 @@ impl Slot {
             ways: Vec::new(),
             forked: None,
             spent_us: 0,
+            alone: spec.alone.is_some(),
         };
         loop {
             let message = skeleton.control.receive().await;

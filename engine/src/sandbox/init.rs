@@ -332,7 +332,10 @@ fn prepare(request: Request, spec: &SkeletonSpec) -> Result<(Prepared, Vec<Strin
         Prepared {
             affinity,
             tasks: spec.tasks.map(|tasks| tasks.saturating_add(OWN_TASKS)),
-            pin: spec.pinned.then(seccomp::pin_filter),
+            pin: match spec.alone {
+                Some(_) => Some(seccomp::alone_filter(spec.pinned)),
+                None => spec.pinned.then(seccomp::pin_filter),
+            },
             fence: None,
             kept: Vec::new(),
             candidates,

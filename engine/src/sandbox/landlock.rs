@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, openat};
 use rustix::mount::{MountFlags, mount};
+use rustix::process::test_kill_process;
 use serde::{Deserialize, Serialize};
 
 use crate::sys::landlock::{Access, Scope, abi, allow, restrict, ruleset};
@@ -16,6 +17,8 @@ use crate::sys::landlock::{Access, Scope, abi, allow, restrict, ruleset};
 /// The first ABI that lets files be moved from one directory to another. One that forbids it breaks every program that
 /// writes a file beside and moves it.
 const LOWEST: u32 = 2;
+/// The first ABI that keeps signals in: where no namespace does, code could end every process of its user's.
+pub const LOWEST_ALONE: u32 = 6;
 
 /// What of files the fence decides, and since which ABI. Devices cannot be made anywhere.
 const DECIDED: &[(u32, Access)] = &[
@@ -53,6 +56,12 @@ const TREE: Access = FILE
     .and(Access::MAKE_LINK)
     .and(Access::REFER);
 
+/// Of a file or a directory and all that is below it, without a root of the sandbox's own.
+const READ: Access = Access::EXECUTE
+    .and(Access::READ_FILE)
+    .and(Access::READ_DIRECTORY);
+const DEVICE: Access = FILE.and(Access::READ_FILE).and(Access::IOCTL_DEVICE);
+
 /// What every sandbox may write to besides its own list, and why.
 const EVERYWHERE: &[(&str, Access, &str)] = &[
     (
@@ -68,21 +77,76 @@ const EVERYWHERE: &[(&str, Access, &str)] = &[
     ),
 ];
 
+/// Where the root is the host's: devices and files of the kernel's that programs ask for. No process is among them.
+const ALONE: &[(&str, Access, &str)] = &[
+    ("/dev/null", DEVICE, "nothing"),
+    ("/dev/zero", DEVICE, "zeros"),
+    ("/dev/full", DEVICE, "a full disk"),
+    ("/dev/random", DEVICE, "random bytes"),
+    ("/dev/urandom", DEVICE, "random bytes"),
+    (
+        "/proc/cpuinfo",
+        Access::READ_FILE,
+        "processors, as programs count them",
+    ),
+    (
+        "/proc/meminfo",
+        Access::READ_FILE,
+        "memory, of the whole machine",
+    ),
+    (
+        "/proc/stat",
+        Access::READ_FILE,
+        "processors, as programs count them",
+    ),
+    ("/proc/uptime", Access::READ_FILE, "the machine's"),
+    ("/proc/loadavg", Access::READ_FILE, "the machine's"),
+    ("/proc/filesystems", Access::READ_FILE, "what libc asks for"),
+    ("/sys/devices/system/cpu", READ, "processors and caches"),
+];
+
 /// A fence that this kernel can put up.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct Fence {
     abi: u32,
     /// Directories and files of the sandbox that code may write to.
     writable: Vec<PathBuf>,
+    /// What code may read and execute besides, where the root is the host's; none: a root of the sandbox's own decides.
+    readable: Option<Vec<PathBuf>>,
 }
 
 impl Fence {
     /// None: the kernel has no Landlock that would do.
     #[must_use]
     pub fn around(writable: Vec<PathBuf>) -> Option<Self> {
-        abi()
-            .filter(|abi| *abi >= LOWEST)
-            .map(|abi| Self { abi, writable })
+        abi().filter(|abi| *abi >= LOWEST).map(|abi| Self {
+            abi,
+            writable,
+            readable: None,
+        })
+    }
+
+    /// A fence that stands alone: what is not named can be neither read nor executed.
+    #[must_use]
+    pub fn alone(readable: Vec<PathBuf>, writable: Vec<PathBuf>) -> Option<Self> {
+        let usable = abi().filter(|abi| *abi >= LOWEST_ALONE);
+        usable.map(|abi| Self {
+            abi,
+            writable,
+            readable: Some(readable),
+        })
+    }
+
+    /// The same fence, with places of one slot.
+    #[must_use]
+    pub fn with(
+        mut self,
+        readable: impl IntoIterator<Item = PathBuf>,
+        writable: impl IntoIterator<Item = PathBuf>,
+    ) -> Self {
+        self.readable.get_or_insert_default().extend(readable);
+        self.writable.extend(writable);
+        self
     }
 
     /// The flags of [`restrict`] that go with the rules.
@@ -98,19 +162,37 @@ impl Fence {
     ///
     /// The path that cannot be opened.
     pub fn rules(&self, under: Option<&Path>) -> Result<OwnedFd, (PathBuf, io::Error)> {
-        let decided = self.known(DECIDED).fold(Access::NONE, Access::and);
+        let mut decided = self.known(DECIDED).fold(Access::NONE, Access::and);
+        if self.readable.is_some() {
+            decided = decided.and(READ);
+        }
         let scoped = self.known(SCOPED).fold(Scope::NONE, Scope::and);
         let at = |path: &Path| {
             let path = path.to_owned();
             move |error| (path, error)
         };
         let rules = ruleset(decided, scoped).map_err(at(Path::new("rules")))?;
-        for (path, access, _) in EVERYWHERE {
+        let everywhere = match self.readable {
+            None => EVERYWHERE,
+            Some(_) => ALONE,
+        };
+        for (path, access, _) in everywhere {
             let path = Path::new(path);
-            add(&rules, path, access.only(decided)).map_err(at(path))?;
+            match add(&rules, path, access.only(decided)) {
+                // A host may be without what is only to be read.
+                Err(error) if self.readable.is_some() && is_nowhere(&error) => {}
+                added => added.map_err(at(path))?,
+            }
         }
+        for path in self.readable.iter().flatten() {
+            add_readable(&rules, path).map_err(at(path))?;
+        }
+        let tree = match self.readable {
+            None => TREE,
+            Some(_) => TREE.and(READ),
+        };
         for path in &self.writable {
-            add_writable(&rules, path, TREE.only(decided)).map_err(at(path))?;
+            add_writable(&rules, path, tree.only(decided)).map_err(at(path))?;
         }
         if let Some(under) = under {
             queues(&rules, under, decided).map_err(at(under))?;
@@ -151,6 +233,14 @@ fn add_writable(rules: &OwnedFd, path: &Path, access: Access) -> io::Result<()> 
     add_open(rules, &place, access)
 }
 
+/// What is not there, or not the engine's to look at, is not the code's to read.
+fn add_readable(rules: &OwnedFd, path: &Path) -> io::Result<()> {
+    match add(rules, path, READ) {
+        Err(error) if is_nowhere(&error) => Ok(()),
+        added => added,
+    }
+}
+
 fn add(rules: &OwnedFd, path: &Path, access: Access) -> io::Result<()> {
     add_open(rules, &open(path)?, access)
 }
@@ -172,7 +262,11 @@ fn add_open(rules: &OwnedFd, place: &OwnedFd, access: Access) -> io::Result<()> 
     let access = if directory {
         access
     } else {
-        access.only(FILE.and(Access::IOCTL_DEVICE))
+        access.only(
+            FILE.and(Access::IOCTL_DEVICE)
+                .and(Access::READ_FILE)
+                .and(Access::EXECUTE),
+        )
     };
     allow(rules.as_fd(), place.as_fd(), access)
 }
@@ -180,6 +274,56 @@ fn add_open(rules: &OwnedFd, place: &OwnedFd, access: Access) -> io::Result<()> 
 /// Puts the fence up around this process, the last thing that it does before it becomes the code. Allocates nothing.
 pub fn enter(rules: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     restrict(rules, flags)
+}
+
+/// Whether this kernel's Landlock can stand alone.
+///
+/// # Errors
+///
+/// EOPNOTSUPP where it cannot.
+pub fn alone_or_why() -> io::Result<()> {
+    match abi() {
+        Some(abi) if abi >= LOWEST_ALONE => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+    }
+}
+
+/// Keeps this process to what is in these directories, and to its own descriptors: one that has the host's root and follows
+/// names that code has made.
+///
+/// # Errors
+///
+/// Those of the kernel's Landlock.
+pub fn confine(places: &[BorrowedFd<'_>]) -> io::Result<()> {
+    alone_or_why()?;
+    let everything = TREE.and(READ);
+    let rules = ruleset(everything, Scope::SIGNALS)?;
+    for place in places {
+        allow(rules.as_fd(), *place, everything)?;
+    }
+    restrict(
+        rules.as_fd(),
+        if abi() >= Some(QUIET.0) { QUIET.1 } else { 0 },
+    )
+}
+
+/// Keeps the signals of this process, and of all that it starts, among themselves. Then a signal to everybody reaches
+/// those that it started, and nobody else. No new privileges must be set.
+///
+/// # Errors
+///
+/// EINVAL on a kernel whose Landlock has no such thing, EOPNOTSUPP and ENOSYS on one without.
+pub fn enclose() -> io::Result<()> {
+    let rules = ruleset(Access::NONE, Scope::SIGNALS)?;
+    restrict(
+        rules.as_fd(),
+        if abi() >= Some(QUIET.0) { QUIET.1 } else { 0 },
+    )?;
+    // Whoever relies on it sends a signal to everybody.
+    match rustix::process::getppid().map(test_kill_process) {
+        Some(Err(rustix::io::Errno::PERM)) => Ok(()),
+        _ => Err(io::ErrorKind::PermissionDenied.into()),
+    }
 }
 
 /// What results say of the fence.
@@ -214,6 +358,7 @@ mod tests {
         let fence = |abi| Fence {
             abi,
             writable: Vec::new(),
+            readable: None,
         };
         assert_eq!(fence(2).known(DECIDED).count(), 11);
         assert_eq!(fence(7).known(DECIDED).count(), DECIDED.len());

@@ -41,6 +41,10 @@ pub enum Step {
     LockSecurebits,
     NoNewPrivileges,
     BaseFilter,
+    // spawner and init without namespaces
+    Enclose,
+    AdoptOrphans,
+    CodeDirectory,
     // template, instead of the cgroups and what follows
     TemplateScratch,
     KeepToEnter,
@@ -122,6 +126,39 @@ pub const SPAWNER: &[Step] = &[
     Step::DropBoundingSet,
     Step::NoNewPrivileges,
     Step::BaseFilter,
+];
+
+/// What a spawner does without namespaces.
+pub const SPAWNER_ALONE: &[Step] = &[
+    Step::DieWithParent,
+    Step::JoinCgroups,
+    Step::NoNewPrivileges,
+    Step::DropCapabilities,
+    Step::AdoptOrphans,
+    Step::Enclose,
+    Step::BaseFilter,
+];
+
+/// What a keeper does without namespaces.
+pub const KEEPER_ALONE: &[Step] = &[
+    Step::DieWithParent,
+    Step::NoNewPrivileges,
+    Step::DropCapabilities,
+    Step::BaseFilter,
+];
+
+/// What a sandbox's init does without namespaces.
+pub const SKELETON_ALONE: &[Step] = &[
+    Step::AdoptOrphans,
+    Step::Enclose,
+    Step::DieWithParent,
+    Step::OomScore,
+    Step::FenceRules,
+    Step::CodeDirectory,
+    Step::Undumpable,
+    Step::DropCapabilities,
+    Step::StepFilter,
+    Step::PassListener,
 ];
 
 /// What a keeper does before it is given a workspace.
@@ -301,6 +338,21 @@ pub const STAGES: &[Stage] = &[
         when: "on the call, between clone and execve",
         steps: CHILD,
     },
+    Stage {
+        name: "reduced spawner",
+        when: "without namespaces, where a session asks for that: instead of the spawner's",
+        steps: SPAWNER_ALONE,
+    },
+    Stage {
+        name: "reduced keeper",
+        when: "likewise, instead of the keeper's",
+        steps: KEEPER_ALONE,
+    },
+    Stage {
+        name: "reduced init",
+        when: "likewise, instead of init's",
+        steps: SKELETON_ALONE,
+    },
 ];
 
 impl Step {
@@ -426,6 +478,18 @@ impl Step {
                 "base-filter",
                 "seccomp, deny by default; inherited by every sandbox, so that a step does not pay for it; the untrusted profile has its own",
             ),
+            Self::Enclose => (
+                "enclose",
+                "Landlock: signals from here on reach only what was started from here, so that one signal to everybody ends all of a sandbox and nothing else",
+            ),
+            Self::AdoptOrphans => (
+                "adopt-orphans",
+                "what the code leaves becomes a child of init, and is waited for",
+            ),
+            Self::CodeDirectory => (
+                "code-directory",
+                "a directory for the code's file that the fence lets be read only",
+            ),
             Self::TemplateScratch => (
                 "template-scratch",
                 "a place for temporary files of what is imported, and the script under the name that a step's has",
@@ -538,7 +602,7 @@ impl Step {
             ),
             Self::PinAffinity => (
                 "pin-affinity",
-                "where no cgroup keeps the cpu limit: seccomp, the code cannot change which processors it may use",
+                "where no cgroup keeps the cpu limit: seccomp, the code cannot change which processors it may use; without namespaces also what those would have kept apart: sockets, shared memory, modes and owners of files, priorities of others",
             ),
             Self::CloseDescriptors => (
                 "close-descriptors",

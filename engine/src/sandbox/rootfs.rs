@@ -81,6 +81,23 @@ const ETC_FILES: &[&str] = &[
     "os-release",
     "ssl/openssl.cnf",
 ];
+/// Files of the host's `/etc` that a root has its own ones of.
+const ETC_BUILT: &[&str] = &["group", "hosts", "nsswitch.conf", "passwd"];
+
+/// What a root is made of, as places of the host's: for code that has no root of its own. Some may not be there.
+#[must_use]
+pub fn readable(interpreter: Option<&Interpreter>) -> Vec<PathBuf> {
+    let system = USR_LINKS
+        .iter()
+        .chain(&["usr"])
+        .map(|name| Path::new("/").join(name));
+    let etc = [ETC_DIRECTORIES, ETC_FILES, ETC_BUILT].concat();
+    let etc = etc.into_iter().map(|name| Path::new("/etc").join(name));
+    let prefixes = interpreter.iter().flat_map(|found| &found.prefixes);
+    let own = prefixes.flat_map(|prefix| PREFIX_KEPT.iter().map(|name| prefix.join(name)));
+    system.chain(etc).chain(own).collect()
+}
+
 const DIRECTORIES: &[(&str, u32)] = &[
     ("dev", 0o755),
     ("etc", 0o755),

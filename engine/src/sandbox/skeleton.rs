@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::capabilities;
 use super::identity::Identity;
 use super::init::FromInit;
-use super::landlock::Fence;
-use super::plan::{Context, SKELETON, Step, StepError};
+use super::landlock::{self, Fence};
+use super::plan::{Context, SKELETON, SKELETON_ALONE, Step, StepError};
 use super::{mask, numbers, seccomp, tree};
 use crate::spec::{Capabilities, Profile, Tmpfs};
 use crate::sys::clone::Namespaces;
-use crate::sys::{datagram, namespace};
+use crate::sys::{datagram, namespace, signal};
 
 /// Where the code's file is.
 pub const CODE_DIRECTORY: &str = "/run/stepbox";
@@ -47,6 +47,8 @@ pub struct SkeletonSpec {
     pub joinable: bool,
     /// None: the kernel has no Landlock to use.
     pub fence: Option<Fence>,
+    /// Without namespaces, where nothing can be mounted: the directory for the code's file.
+    pub alone: Option<PathBuf>,
 }
 
 impl SkeletonSpec {
@@ -88,11 +90,20 @@ pub fn build(spec: &SkeletonSpec, engine: BorrowedFd<'_>) -> Result<Built, StepE
     let mut rules = None;
     let mut listener = None;
     let mut segments = None;
-    for step in SKELETON {
+    let steps = match spec.alone {
+        None => SKELETON,
+        Some(_) => SKELETON_ALONE,
+    };
+    for step in steps {
         match step {
+            Step::CodeDirectory => code = Some(open_code(spec).at(*step, "code")?),
             Step::MountCode => code = Some(mount_code(spec).at(*step, CODE_DIRECTORY)?),
+            // Nothing else is around the code.
+            Step::FenceRules if spec.alone.is_some() && spec.fence.is_none() => {
+                return Err(StepError::new(*step, "Landlock", &missing()));
+            }
             Step::FenceRules => {
-                let under = Some(Path::new(CODE_DIRECTORY));
+                let under = spec.alone.is_none().then_some(Path::new(CODE_DIRECTORY));
                 let made = spec.fence.as_ref().map(|fence| fence.rules(under));
                 let made = made.transpose();
                 rules = made.map_err(|(path, error)| {
@@ -141,7 +152,10 @@ fn missing() -> io::Error {
 
 fn run(step: Step, spec: &SkeletonSpec) -> Result<(), StepError> {
     match step {
+        Step::DieWithParent if spec.alone.is_some() => end_all_with_parent().at(step, "init"),
         Step::DieWithParent => set_parent_process_death_signal(Some(Signal::KILL)).at(step, "init"),
+        Step::AdoptOrphans => signal::adopt_orphans().at(step, "init"),
+        Step::Enclose => landlock::enclose().at(step, "init"),
         // The spawner did both for its own user namespace.
         Step::LockSecurebits | Step::DropBoundingSet if !spec.own_users() => Ok(()),
         // Who gives up uid 0 is to lose what that had, as everywhere.
@@ -353,6 +367,16 @@ fn mount_code(spec: &SkeletonSpec) -> io::Result<OwnedFd> {
     let flags = MountFlags::BIND | MountFlags::RDONLY | spec.scratch();
     mount_remount(path, flags, "")?;
     Ok(writable)
+}
+
+/// Only a process of this sandbox's dies with init where a pid namespace holds them all.
+fn end_all_with_parent() -> io::Result<()> {
+    signal::end_all_on_term()?;
+    Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
+}
+
+fn open_code(spec: &SkeletonSpec) -> io::Result<OwnedFd> {
+    spec.alone.as_deref().map_or_else(|| Err(missing()), open)
 }
 
 /// The same on each path to a sandbox: what its slot was given decides what there is to show.

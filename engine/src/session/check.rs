@@ -6,7 +6,7 @@ use crate::pool::Launcher;
 use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::Mode;
 use crate::sandbox::landlock;
-use crate::spec::{Profile, SandboxSpec, User};
+use crate::spec::{Isolation, Profile, SandboxSpec, User};
 
 /// The limits and what keeps them. Refuses a limit that cannot bind, unless the caller said that it need not.
 pub(super) fn limits(
@@ -83,6 +83,53 @@ fn cannot_bind(
     }
 }
 
+/// Refuses a session of the other kind: which one there is was said when the engine was started.
+pub(super) fn kind(launcher: &Launcher, spec: &SandboxSpec) -> Result<(), SessionError> {
+    let what = match (launcher.alone, spec.isolation) {
+        (false, Isolation::Full) | (true, Isolation::Reduced) => return Ok(()),
+        (true, Isolation::Full) => {
+            "this engine was started with --isolation reduced, and makes no sandboxes with namespaces; write \
+             isolation_mode=\"reduced\", or start another engine"
+        }
+        (false, Isolation::Reduced) => {
+            "this engine makes sandboxes with namespaces; for isolation_mode=\"reduced\" start one with --isolation \
+             reduced"
+        }
+    };
+    Err(SessionError::Unavailable {
+        what: what.to_owned(),
+        mend: None,
+    })
+}
+
+/// What every result of a session without namespaces says first.
+pub(super) const REDUCED: &str = "isolation is reduced, as it was asked for: there are no namespaces around the code, \
+                                  and `isolation` says what is missing";
+
+/// The layers that are in force without namespaces, and those that are not there.
+pub(super) fn reduced() -> Vec<String> {
+    [
+        "reduced: no namespaces",
+        "landlock: read, write and execute allowlists, signals and abstract sockets scoped",
+        "network: no sockets",
+        "ipc: none",
+        "capabilities: none",
+        "no_new_privs",
+        "seccomp: allowlist, kill list by notification",
+        "identity: the caller's host id",
+        "missing: a root of its own (names, sizes and owners of the host's files can be seen, and what is in system \
+         directories can be read)",
+        "missing: a process table and a host name of its own (numbers of processes and the name are the host's; /proc has \
+         no processes)",
+        "missing: protect (what the caller's tools run in a given workspace can be changed)",
+        "missing: /workspace, /dev/shm and /tmp (the workspace is at its own path)",
+        "missing: modes, owners, times and attributes of files (changing them is refused)",
+        "missing: forked steps, kernels, and numbers of the sandbox's own",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
 /// Refuses capabilities that there are no ids for.
 pub(super) fn capabilities(launcher: &Launcher, spec: &SandboxSpec) -> Result<(), SessionError> {
     let Err(why) = &launcher.range else {
@@ -112,6 +159,9 @@ pub(super) fn mend_range(mode: Mode) -> Option<String> {
 
 /// The layers in force, for results.
 pub(super) fn isolation(mode: Mode, spec: &SandboxSpec) -> Vec<String> {
+    if spec.isolation == Isolation::Reduced {
+        return reduced();
+    }
     let mut layers: Vec<String> = [
         "namespaces: user pid mount net ipc uts cgroup",
         "root: read-only",

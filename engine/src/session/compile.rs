@@ -295,6 +295,7 @@ impl Compile {
             joinable: false,
             // What it makes it prints.
             fence: Fence::around(vec!["/tmp".into(), "/dev/shm".into()]),
+            alone: None,
         }
     }
 

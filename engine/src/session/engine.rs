@@ -140,6 +140,7 @@ impl Engine {
         &self,
         spec: &SandboxSpec,
     ) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
+        check::kind(&self.inner.launcher, spec)?;
         check::capabilities(&self.inner.launcher, spec)?;
         Ok((
             check::limits(&self.inner.cgroups, spec, self.quota_of(spec).1)?,

@@ -1,7 +1,7 @@
 //! The environment that code starts with: built from nothing, never inherited.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::bytecode::{PLACE, VARIABLE};
@@ -119,6 +119,57 @@ pub(super) fn build(
         .and_modify(|given| *given = format!("{given}:{places}"))
         .or_insert(places);
     variables.into_iter().collect()
+}
+
+/// Where without namespaces is what sandboxes find at places of their own.
+#[derive(Clone, Debug)]
+pub(super) struct Places(Vec<(&'static str, PathBuf)>);
+
+impl Places {
+    /// `workspace` and `directory` are the session's, `slot` is the slot's own directory.
+    pub(super) fn new(
+        interpreter: Option<&Interpreter>,
+        workspace: &Path,
+        directory: &Path,
+        slot: &Path,
+    ) -> Self {
+        Self(vec![
+            (WORKSPACE, workspace.to_owned()),
+            (CACHE, directory.join("cache")),
+            (home(interpreter), slot.join("home")),
+            (temporary(interpreter), slot.join("tmp")),
+        ])
+    }
+
+    /// The same place on the host.
+    pub(super) fn on_host(&self, path: &Path) -> PathBuf {
+        let found = self.0.iter().find_map(|(known, place)| {
+            let below = path.strip_prefix(known).ok()?;
+            Some(match below.as_os_str().is_empty() {
+                true => place.clone(),
+                false => place.join(below),
+            })
+        });
+        found.unwrap_or_else(|| path.to_owned())
+    }
+
+    /// Changes the variables that name such places; those that are the caller's are not touched.
+    pub(super) fn translate(
+        &self,
+        variables: &mut [(String, String)],
+        given: &BTreeMap<String, String>,
+    ) {
+        for (name, value) in variables {
+            if name == "PATH" || (given.contains_key(name) && name != "PYTHONPATH") {
+                continue;
+            }
+            let parts = value.split(':').map(|part| {
+                let place = self.on_host(Path::new(part));
+                place.to_string_lossy().into_owned()
+            });
+            *value = parts.collect::<Vec<_>>().join(":");
+        }
+    }
 }
 
 /// The interpreter's own directory comes first, so that `python3` and its scripts are the caller's.

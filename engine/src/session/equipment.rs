@@ -11,10 +11,13 @@ use super::slots::{Kind, Ready, SessionMount, Slots};
 use crate::launcher::message::TreeRequest;
 use crate::pool::{Attachment, Booted, PoolError, Skeleton, Slot};
 use crate::sandbox::identity::{home, temporary};
+use crate::sandbox::skeleton::SkeletonSpec;
 use crate::spec::Profile;
 
 /// Where a session's own directory has those of its slots.
 pub(super) const SLOTS: &str = "slots";
+/// Of a slot's own directory what holds the code's file where nothing can be mounted.
+pub(super) const CODE: &str = "code";
 /// How long a fork ahead may take.
 const FORK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -51,6 +54,19 @@ impl Slots {
             };
             self.attach(&slot, &mount, true).await?;
         }
+        if self.skeleton.alone.is_some() {
+            let code = SessionMount {
+                source: own.join(CODE),
+                identity: None,
+                target: own.join(CODE),
+                read_only: false,
+                ours: true,
+            };
+            self.place
+                .make_directory(&code.source)
+                .map_err(cannot_make)?;
+            self.attach(&slot, &code, true).await?;
+        }
         for mount in &self.mounts {
             self.attach(&slot, mount, false).await?;
         }
@@ -64,7 +80,7 @@ impl Slots {
         if let Some(Booted::Ready(template, _)) = self.template() {
             slot.branch(&template).await?;
         }
-        let mut skeleton = slot.prepare(&self.skeleton).await?;
+        let mut skeleton = slot.prepare(&self.skeleton_of(slot)).await?;
         let ahead = {
             let state = self.state();
             state.waiting.is_empty() && state.last == Kind::Forkable
@@ -74,6 +90,19 @@ impl Slots {
             self.fork_ahead(slot, &mut skeleton).await;
         }
         Ok(skeleton)
+    }
+
+    /// The sandbox of this slot: without namespaces the slot's own directories are where they are.
+    fn skeleton_of(&self, slot: &Slot) -> SkeletonSpec {
+        let mut spec = self.skeleton.clone();
+        if let (Some(_), Some(own)) = (&spec.alone, &slot.directory) {
+            let written = ["home", "tmp"].map(|name| own.join(name));
+            spec.fence = spec
+                .fence
+                .map(|fence| fence.with([own.join(CODE)], written));
+            spec.alone = Some(own.join(CODE));
+        }
+        spec
     }
 
     /// Has the first step that is to come forked, if it can be.

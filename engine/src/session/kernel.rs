@@ -22,7 +22,7 @@ use crate::kernel::{self, Cell, Handle, Observed, Orders};
 use crate::outcome::{AppliedLimit, CellResult, Evidence, Start, StepEvent, Verdict, classify};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::init::Request;
-use crate::spec::{Language, Program, StepSpec};
+use crate::spec::{Isolation, Language, Program, StepSpec};
 use crate::supervise::Events;
 
 /// Kernels of one session at most: each has a sandbox, and an interpreter in memory.
@@ -137,6 +137,12 @@ impl Engine {
     /// Starts an interpreter that runs cells. Of `spec` the memory, the environment and the directory count.
     pub async fn start_kernel(&self, id: &str, spec: StepSpec) -> Result<KernelView, SessionError> {
         let session = self.find(id)?;
+        if session.spec.isolation == Isolation::Reduced {
+            return Err(SessionError::Unavailable {
+                what: "kernel() is not there with isolation_mode=\"reduced\"; run steps".to_owned(),
+                mend: None,
+            });
+        }
         session.kernels.room()?;
         let life = self.begin_life(&session, &spec).await?;
         let kernel_id = self.new_id();

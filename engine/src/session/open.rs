@@ -22,9 +22,11 @@ use crate::sandbox::cgroup::Cgroups;
 use crate::sandbox::identity::{Identity, Mode, Others, home, temporary};
 use crate::sandbox::landlock::Fence;
 use crate::sandbox::plan::{Step, StepError};
-use crate::sandbox::rootfs::{MountPoint, RootSpec};
+use crate::sandbox::rootfs::{self, MountPoint, RootSpec};
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::{Interpreter, Limits, Profile, SandboxSpec, WorkspaceSource, shm_size};
+use crate::spec::{
+    Interpreter, Isolation, Limits, Profile, SandboxSpec, WorkspaceSource, shm_size,
+};
 use crate::workspace::source::create_workspace;
 
 /// Directories that programs expect in the cache, as the sandbox's user's own.
@@ -45,6 +47,7 @@ impl Engine {
 
     /// Makes a session that is in no table yet.
     pub(super) async fn open(&self, spec: SandboxSpec) -> Result<Session, SessionError> {
+        check::kind(&self.inner.launcher, &spec)?;
         check::capabilities(&self.inner.launcher, &spec)?;
         let (quota, applied) = self.quota_of(&spec);
         let limits = check::limits(&self.inner.cgroups, &spec, applied)?;
@@ -103,7 +106,12 @@ impl Engine {
     ) -> Result<Session, SessionError> {
         let place = self.make_place(directory, &spec, quota).await?;
         let workspace = make_directories(&place, &spec)?;
-        let bytecode = self.wanted_bytecode(&spec, interpreter.as_ref()).await;
+        let alone = spec.isolation == Isolation::Reduced;
+        let bytecode = match alone {
+            // It could not be mounted.
+            true => None,
+            false => self.wanted_bytecode(&spec, interpreter.as_ref()).await,
+        };
         if let Some(wanted) = &bytecode {
             wanted.make_writable_places(&place.seen(directory))?;
         }
@@ -125,8 +133,21 @@ impl Engine {
         self.inner.templates.expose(writable(&spec));
         let posture = Posture {
             realm,
-            skeleton: skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups),
-            warm: Warm::new(self.inner.templates.clone(), &spec, (realm.0, &id), &root),
+            skeleton: if alone {
+                let places = [workspace.clone(), directory.join("cache")];
+                skeleton_alone(
+                    &spec,
+                    interpreter.as_ref(),
+                    &self.inner.cgroups,
+                    places.into(),
+                )
+            } else {
+                skeleton_spec(&spec, interpreter.as_ref(), &self.inner.cgroups)
+            },
+            warm: match alone {
+                true => None,
+                false => Warm::new(self.inner.templates.clone(), &spec, (realm.0, &id), &root),
+            },
             root,
             kept: kept(&spec),
             mounts: mounts(&spec, &workspace, directory),
@@ -337,6 +358,25 @@ fn skeleton_spec(
         watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
         joinable: interpreter.is_some() && spec.prewarm != Some(0),
         fence: Fence::around(places(spec, interpreter, given)),
+        alone: None,
+    }
+}
+
+/// Without namespaces. What is each slot's own is added for each.
+fn skeleton_alone(
+    spec: &SandboxSpec,
+    interpreter: Option<&Interpreter>,
+    cgroups: &Cgroups,
+    writable: Vec<PathBuf>,
+) -> SkeletonSpec {
+    SkeletonSpec {
+        own_cgroup: false,
+        joinable: false,
+        tasks: None,
+        watched: false,
+        fence: Fence::alone(rootfs::readable(interpreter), writable),
+        alone: Some(PathBuf::new()),
+        ..skeleton_spec(spec, interpreter, cgroups)
     }
 }
 
@@ -390,7 +430,9 @@ fn mounts(spec: &SandboxSpec, workspace: &Path, directory: &Path) -> Vec<Session
             ours: true,
         },
     ];
-    if let WorkspaceSource::Given { path, .. } = &spec.workspace {
+    if let WorkspaceSource::Given { path, .. } = &spec.workspace
+        && spec.isolation == Isolation::Full
+    {
         mounts.extend(protected(path, &spec.protect));
     }
     let mut asked: Vec<_> = spec.mounts.iter().collect();

@@ -8,14 +8,16 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::SessionView;
+use super::check::REDUCED;
+use super::environment::Places;
 use super::kept::Kept;
 use super::kernel::Kernels;
 use super::quota::Quota;
 use super::slots::Slots;
 use crate::launcher::message::RealmId;
 use crate::outcome::AppliedLimit;
-use crate::pool::Keeper;
-use crate::spec::{Interpreter, SandboxSpec, WorkspaceSource};
+use crate::pool::{Keeper, Slot};
+use crate::spec::{Interpreter, Isolation, SandboxSpec, WorkspaceSource};
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -121,6 +123,31 @@ impl Session {
 
     pub(super) const fn given_workspace(&self) -> bool {
         matches!(self.spec.workspace, WorkspaceSource::Given { .. })
+    }
+
+    /// Where in the host's tree the code finds what is its; none: in a tree of its own.
+    pub(super) fn places(&self, slot: &Slot) -> Option<Places> {
+        if self.spec.isolation == Isolation::Full {
+            return None;
+        }
+        let workspace = match &self.spec.workspace {
+            WorkspaceSource::Private => self.directory.join("workspace"),
+            WorkspaceSource::Given { path, .. } => path.clone(),
+        };
+        let interpreter = self.interpreter.as_ref();
+        Some(Places::new(
+            interpreter,
+            &workspace,
+            &self.directory,
+            slot.directory.as_deref()?,
+        ))
+    }
+
+    pub(super) fn reduced_note(&self) -> Vec<String> {
+        match self.spec.isolation {
+            Isolation::Full => Vec::new(),
+            Isolation::Reduced => vec![REDUCED.to_owned()],
+        }
     }
 
     pub(super) fn view(&self) -> SessionView {

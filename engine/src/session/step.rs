@@ -1,7 +1,7 @@
 //! The life of a step, on one page: a slot, a snapshot, the watch, the changes, the verdict.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::SessionError;
 use super::engine::Engine;
 use super::environment;
+use super::equipment::CODE;
 use super::record::Session;
 use super::slots::Kind;
 use super::warm::is_forkable;
@@ -211,7 +212,8 @@ impl Run<'_> {
         cancel: &CancellationToken,
     ) -> Orders {
         let spec = &self.session.spec;
-        let environment = environment::build(
+        let places = self.session.places(slot);
+        let mut environment = environment::build(
             self.session.interpreter.as_ref(),
             &self.limits,
             (&spec.user, spec.profile),
@@ -223,13 +225,22 @@ impl Run<'_> {
             &spec.env,
             &step.env,
         );
-        let (arguments, code) = program(step.program, self.session);
+        let mut directory = step.cwd;
+        let mut code_directory = PathBuf::from(CODE_DIRECTORY);
+        if let (Some(places), Some(own)) = (places, &slot.directory) {
+            let mut given = spec.env.clone();
+            given.extend(step.env);
+            places.translate(&mut environment, &given);
+            directory = places.on_host(&directory);
+            code_directory = own.join(CODE);
+        }
+        let (arguments, code) = program(step.program, self.session, &code_directory);
         let turn = self.engine.inner.turn.fetch_add(1, Ordering::Relaxed);
         Orders {
             request: Request {
                 arguments,
                 environment,
-                directory: step.cwd,
+                directory,
                 code,
                 processors: environment::processors(&self.limits, turn),
             },
@@ -403,6 +414,8 @@ impl Run<'_> {
                     self.limits.pids,
                 ),
                 self.session.slots.notes(),
+                self.ceilings(&limits),
+                self.session.reduced_note(),
             ]
             .concat(),
             stdout,
@@ -419,6 +432,20 @@ impl Run<'_> {
             image_digest: self.session.image_digest.clone(),
             start: self.start,
         }
+    }
+
+    /// The limits that bind later than one above them does.
+    fn ceilings(&self, limits: &[AppliedLimit]) -> Vec<String> {
+        let told = |limit: &AppliedLimit| {
+            let cgroups = &self.engine.inner.cgroups;
+            let above = cgroups.ceiling(limit.resource, limit.max?)?;
+            let name = limit.resource.name();
+            Some(format!(
+                "{name}: {above}, sandboxes and the engine's own processes alike; that is less than this step's limit and \
+                 binds first"
+            ))
+        };
+        limits.iter().filter_map(told).collect()
     }
 
     /// The step was cancelled while it waited for a slot: nothing ran.
@@ -471,7 +498,7 @@ const fn is_quota(resource: Resource) -> bool {
 }
 
 /// The arguments, and for source code its file.
-fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<Code>) {
+fn program(program: Program, session: &Session, directory: &Path) -> (Vec<Vec<u8>>, Option<Code>) {
     match program {
         Program::Argv(arguments) => (arguments, None),
         Program::Code {
@@ -486,7 +513,7 @@ fn program(program: Program, session: &Session) -> (Vec<Vec<u8>>, Option<Code>) 
             let name = format!("main.{}", language.extension());
             let mut arguments = vec![
                 interpreter.into_os_string().into_encoded_bytes(),
-                format!("{CODE_DIRECTORY}/{name}").into_bytes(),
+                directory.join(&name).into_os_string().into_encoded_bytes(),
             ];
             arguments.extend(args);
             (arguments, Some(Code { file: name, source }))

@@ -11,11 +11,12 @@ use std::path::Path;
 
 const SECTOR: u64 = 512;
 
-/// The pid namespace that a sandbox's init is the first process of.
+/// The pid namespace that a sandbox's init is the first process of; none: it is in that of everybody.
 pub(super) fn namespace_of(init: BorrowedFd<'_>) -> Option<String> {
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", init.as_raw_fd())).ok()?;
     let pid = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    link(&format!("/proc/{}/ns/pid", pid.trim()))
+    let found = link(&format!("/proc/{}/ns/pid", pid.trim()))?;
+    (link("/proc/self/ns/pid")? != found).then_some(found)
 }
 
 fn link(path: &str) -> Option<String> {
@@ -115,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn the_namespace_of_a_process_is_found_by_its_pidfd() {
+    fn a_process_in_the_engines_own_namespace_is_not_told_from_others_by_it() {
         let own = rustix::process::pidfd_open(
             rustix::process::getpid(),
             rustix::process::PidfdFlags::empty(),
         )
         .expect("a pidfd");
-        assert_eq!(namespace_of(own.as_fd()), link("/proc/self/ns/pid"));
+        assert_eq!(namespace_of(own.as_fd()), None);
     }
 
     #[test]

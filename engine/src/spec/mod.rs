@@ -76,6 +76,7 @@ pub struct SandboxSpec {
     /// Refuse to start when a limit that was asked for cannot be enforced.
     pub enforce_limits: bool,
     pub profile: Profile,
+    pub isolation: Isolation,
     pub user: User,
     /// What the code may do beside what its user may, in its own user namespace.
     pub kept: Capabilities,
@@ -134,6 +135,15 @@ pub struct Quota {
 pub enum Network {
     None,
     Host,
+}
+
+/// What a sandbox is made of.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Isolation {
+    #[default]
+    Full,
+    /// What is left on a host without namespaces.
+    Reduced,
 }
 
 /// How much of what ordinary programs use is given up for a smaller way out.

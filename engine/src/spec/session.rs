@@ -10,13 +10,14 @@ use super::mount::{self, Host, HostAccess, Observed, Refusal};
 use super::name::{check_env, check_labels, parse_name};
 use super::profile;
 use super::request::{
-    Cap, Choice, InterpreterRequest, MountRequest, NetworkChoice, ProfileChoice, SpecRequest,
+    Cap, Choice, InterpreterRequest, IsolationChoice, MountRequest, NetworkChoice, ProfileChoice,
+    SpecRequest,
 };
 use super::text::{holds_nul, shown, shown_path};
 use super::tmpfs::parse_tmpfs;
 use super::user::parse_user;
 use super::{
-    Capabilities, Image, Interpreter, Limits, Mount, Network, PROTECTED, Profile, Quota,
+    Capabilities, Image, Interpreter, Isolation, Limits, Mount, Network, PROTECTED, Profile, Quota,
     SandboxSpec, Violation, Violations, WorkspaceSource,
 };
 
@@ -83,6 +84,13 @@ pub fn parse_spec(
         Choice::Named(ProfileChoice::Untrusted) => Profile::Untrusted,
         _ => Profile::Default,
     };
+    let isolation = match request.isolation_mode {
+        Choice::Named(IsolationChoice::Reduced) => Isolation::Reduced,
+        _ => Isolation::Full,
+    };
+    if isolation == Isolation::Reduced {
+        check_reduced(&request, &mut violations);
+    }
     if profile == Profile::Untrusted {
         check_untrusted(&request, kept, &mut violations);
     }
@@ -122,6 +130,7 @@ pub fn parse_spec(
             max_output,
             enforce_limits: request.enforce_limits.unwrap_or(true),
             profile,
+            isolation,
             user,
             kept,
             track_files: request.track_files.unwrap_or(true),
@@ -146,6 +155,36 @@ fn check_image(image: Option<&str>, violations: &mut Violations) {
                 crate::VERSION
             ),
         ),
+    }
+}
+
+/// What takes a namespace.
+fn check_reduced(request: &SpecRequest, violations: &mut Violations) {
+    let asked = [
+        ("mounts", !request.mounts.is_empty()),
+        ("tmpfs", request.tmpfs.is_some()),
+        (
+            "security_profile",
+            request.security_profile == Choice::Named(ProfileChoice::Untrusted),
+        ),
+        ("cap_drop", request.cap_drop.is_some()),
+        ("user", request.user.is_some()),
+        ("protect", request.protect.is_some()),
+        ("preload", !request.preload.is_empty()),
+        (
+            "prewarm",
+            request.prewarm.is_some_and(|prewarm| prewarm > 0),
+        ),
+        ("devices", !request.devices.is_empty()),
+        ("host_packages", !request.host_packages.is_empty()),
+    ];
+    for (field, _) in asked.into_iter().filter(|(_, asked)| *asked) {
+        violations.add(
+            field,
+            "isolation_mode=\"reduced\" has no namespace to do this in; leave it out, or write \
+             isolation_mode=\"full\""
+                .to_owned(),
+        );
     }
 }
 

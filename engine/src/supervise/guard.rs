@@ -150,11 +150,7 @@ impl<'a> Guard<'a> {
         if self.evidence.notification.is_none() {
             self.evidence.notification = self.listener.as_ref().and_then(Listener::left);
         }
-        // One that has ended already cannot be killed again.
-        let _ = rustix::process::pidfd_send_signal(
-            self.skeleton.init.as_fd(),
-            rustix::process::Signal::KILL,
-        );
+        self.skeleton.kill();
     }
 }
 

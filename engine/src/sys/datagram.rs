@@ -120,9 +120,19 @@ fn receive_into<M: DeserializeOwned>(
 
 /// A memfd that can be sealed and, where the kernel knows the word, never executed: a filter may allow no other.
 pub fn memory_file(name: &str) -> io::Result<OwnedFd> {
+    make_memory(name, rustix::fs::MemfdFlags::NOEXEC_SEAL)
+}
+
+/// A program as a sealed memfd: what is executed from it can no longer change.
+pub fn program(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    sealed(make_memory(name, rustix::fs::MemfdFlags::EXEC)?, bytes)
+}
+
+/// `word`: what only later kernels know.
+fn make_memory(name: &str, word: rustix::fs::MemfdFlags) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, memfd_create};
     let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match memfd_create(name, usual | MemfdFlags::NOEXEC_SEAL) {
+    match memfd_create(name, usual | word) {
         Err(rustix::io::Errno::INVAL) => Ok(memfd_create(name, usual)?),
         made => Ok(made?),
     }
@@ -130,8 +140,11 @@ pub fn memory_file(name: &str) -> io::Result<OwnedFd> {
 
 /// Data of any size as a sealed memfd: what is in it can no longer change.
 pub fn data(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    sealed(memory_file(name)?, bytes)
+}
+
+fn sealed(fd: OwnedFd, bytes: &[u8]) -> io::Result<OwnedFd> {
     use rustix::fs::SealFlags;
-    let fd = memory_file(name)?;
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = rustix::io::retry_on_intr(|| rustix::io::write(&fd, rest))?;

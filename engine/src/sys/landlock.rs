@@ -14,6 +14,9 @@ pub struct Access(u64);
 
 impl Access {
     pub const NONE: Self = Self(0);
+    pub const EXECUTE: Self = Self(1);
+    pub const READ_FILE: Self = Self(1 << 2);
+    pub const READ_DIRECTORY: Self = Self(1 << 3);
     pub const WRITE_FILE: Self = Self(1 << 1);
     pub const REMOVE_DIRECTORY: Self = Self(1 << 4);
     pub const REMOVE_FILE: Self = Self(1 << 5);

@@ -129,3 +129,52 @@ fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
     }
     Ok(())
 }
+
+extern "C" fn end_all(_signal: libc::c_int) {
+    end_all_others();
+    // SAFETY: ends this process at once; no handler of an exit runs.
+    unsafe { libc::_exit(0) };
+}
+
+/// Kills every process that this one may signal, without exception and at one instant, and reaps its children until none
+/// is left. For one whose signals are kept among those that it started.
+pub fn end_all_others() {
+    loop {
+        // SAFETY: no memory is involved. The kernel goes through all processes under the lock that a fork takes, so none
+        // is born in between.
+        unsafe { libc::kill(-1, libc::SIGKILL) };
+        // SAFETY: a null status is allowed; without a child it fails at once.
+        let reaped = unsafe { libc::waitpid(-1, ptr::null_mut(), libc::__WALL) };
+        if reaped < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return;
+        }
+    }
+}
+
+/// From now on a `SIGTERM`, which is unblocked, ends all that this process may signal, and then this process itself.
+pub fn end_all_on_term() -> io::Result<()> {
+    let handler: extern "C" fn(libc::c_int) = end_all;
+    // SAFETY: every field is an integer or a set of bits, for which zero is a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    // SAFETY: the action is whole, its handler makes system calls only, and the old one is not asked for.
+    if unsafe { libc::sigaction(libc::SIGTERM, &raw const action, ptr::null_mut()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised above; the number is a signal's.
+    unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM) };
+    // SAFETY: initialised above.
+    change_mask(libc::SIG_UNBLOCK, &unsafe { set.assume_init() })
+}
+
+/// Orphans of all that this process starts become its children.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: sets a flag of this process.
+    if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -60,7 +60,9 @@ impl Tree {
         ownership::take_back(self.root(), range, owner, Some(since))
     }
 
-    pub(super) fn root(&self) -> BorrowedFd<'_> {
+    /// The directory itself.
+    #[must_use]
+    pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 }

@@ -53,6 +53,25 @@ fn where_no_user_namespace_can_be_made_the_cause_and_the_way_out_are_said() {
     let said = namespaces["detail"].as_str().unwrap();
     assert!(said.contains("user.max_user_namespaces"), "{said}");
 
+    let reduced = within("run --isolation reduced --no-enforce-limits -c 'print(1)'");
+    let possible = probes
+        .iter()
+        .any(|probe| probe["name"] == "reduced" && probe["available"] == true);
+    if possible {
+        assert_eq!(
+            (reduced.code, &*reduced.stdout),
+            (Some(0), "1\n"),
+            "{reduced:?}"
+        );
+        assert!(
+            reduced.stderr.contains("isolation is reduced"),
+            "{reduced:?}"
+        );
+    } else {
+        assert_eq!(reduced.code, Some(125), "{reduced:?}");
+        assert!(reduced.stderr.contains("reduced: "), "{reduced:?}");
+    }
+
     let ended = within("run -c 'print(1)'");
     assert_eq!((ended.code, &*ended.stdout), (Some(125), ""), "{ended:?}");
     assert!(ended.stderr.contains(said), "{ended:?}");

@@ -87,6 +87,16 @@ class TheHost(unittest.TestCase):
         print(done.stdout, done.stderr)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_isolation_without_namespaces_is_refused_by_name_where_landlock_is_too_old(self):
+        release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+        if release >= (6, 12):
+            self.skipTest("the kernel has it")
+        done = stepbox("run", "--isolation", "reduced", "-c", "print(1)")
+        self.assertEqual((done.returncode, done.stdout), (125, ""))
+        self.assertIn("reduced: ", done.stderr)
+        self.assertIn("Linux 6.12", done.stderr)
+        print(done.stderr)
+
 
 class AStep(unittest.TestCase):
     def tearDown(self):
@@ -97,6 +107,24 @@ class AStep(unittest.TestCase):
         self.assertEqual((code, result["stdout"], result["fault"]), (0, "1\n", None))
         kept = {limit["resource"]: limit["enforced_by"] for limit in result["limits"]}
         self.assertEqual((kept["memory"], kept["pids"]), ("cgroup2", "cgroup2"))
+
+    def test_tells_of_a_lower_limit_of_the_slice_that_its_scope_is_in(self):
+        def slice_memory(value):
+            words = ["systemctl", "--user", "--runtime", "set-property", "app.slice", f"MemoryMax={value}"]
+            subprocess.run(words, check=True)
+
+        slice_memory("200M")
+        try:
+            _, result = step("print(1)", "--memory-mb", "512")
+            doctor = stepbox("doctor").stdout
+        finally:
+            slice_memory("infinity")
+        limits = {limit["resource"]: limit for limit in result["limits"]}
+        self.assertEqual((limits["memory"]["max"], limits["memory"]["enforced_by"]), (512 << 20, "cgroup2"))
+        [note] = [note for note in result["runtime_notes"] if note.startswith("memory: ")]
+        self.assertIn("app.slice caps all together at 200 MiB", note)
+        _, result = step("print(1)", "--memory-mb", "512")
+        self.assertEqual(result["runtime_notes"], [], doctor)
 
     def test_has_its_processor_share_kept_by_cgroup2(self):
         _, result = step("print(1)", "--cpus", "0.5")

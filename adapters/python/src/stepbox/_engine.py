@@ -143,12 +143,12 @@ def _may_be_death(error: StepboxError) -> bool:
     return isinstance(error, EngineError) and error.code in ("UNAVAILABLE", "INTERNAL", "UNKNOWN", "CANCELLED")
 
 
-def start_engine(environment: Mapping[str, str]) -> Engine:
-    """The engine that the environment names, or a new one."""
+def start_engine(environment: Mapping[str, str], *, isolation: str = "full") -> Engine:
+    """The engine that the environment names, or a new one, whose sandboxes are isolated in that way."""
     address = _discovery.find_address(environment)
     if address is not None:
         return _attach(address)
-    process, ready = _launch.launch(_discovery.find_binary(environment), environment)
+    process, ready = _launch.launch(_discovery.find_binary(environment), environment, isolation=isolation)
     try:
         return Engine(ready.address, process)
     except BaseException:

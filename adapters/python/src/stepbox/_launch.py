@@ -102,8 +102,13 @@ class EngineProcess:
                     self._tail_size -= len(self._tail.popleft())
 
 
-def launch(binary: Path, environment: Mapping[str, str]) -> tuple[EngineProcess, Ready]:
+def launch(binary: Path, environment: Mapping[str, str], *, isolation: str = "full") -> tuple[EngineProcess, Ready]:
     """Starts an engine that lives as long as this process, and waits until it serves.
+
+    Args:
+        binary: The engine.
+        environment: What it gets the part of that it needs.
+        isolation: "reduced" for an engine whose sandboxes have no namespaces.
 
     Raises:
         EngineError: It did not start; the text is what it said, which names the cause and what mends it.
@@ -115,7 +120,13 @@ def launch(binary: Path, environment: Mapping[str, str]) -> tuple[EngineProcess,
         )
     try:
         popen = subprocess.Popen(  # noqa: S603 - the binary is the caller's choice
-            [str(binary), "serve", "--parent-pid", str(os.getpid())],
+            [
+                str(binary),
+                "serve",
+                "--parent-pid",
+                str(os.getpid()),
+                *(() if isolation == "full" else ("--isolation", isolation)),
+            ],
             # A pipe that nobody writes to: the caller's stdin is not the engine's to read, and its end tells the
             # engine that this process is gone where nothing better does.
             stdin=subprocess.PIPE,

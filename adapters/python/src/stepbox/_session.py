@@ -15,7 +15,7 @@ from stepbox import _operations as operations
 from stepbox import _options
 from stepbox._errors import SandboxError, SessionLost, StepboxError
 from stepbox._operations import SessionFacts
-from stepbox._shared import shared
+from stepbox._shared import SharedEngine, engine_for
 
 if TYPE_CHECKING:
     from stepbox._engine import Engine
@@ -41,6 +41,7 @@ class Session(SessionFacts):
 class _Held:
     """Apart from the lease, so that it can be let go when the lease is forgotten."""
 
+    engines: SharedEngine
     engine: Engine | None = None
     session: Session | None = None
 
@@ -51,7 +52,7 @@ class Lease:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._held = _Held()
+        self._held = _Held(engine_for(options.get("isolation_mode")))
         # At exit the engine ends as a whole.
         weakref.finalize(self, _forget, self._held).atexit = False
 
@@ -72,7 +73,7 @@ class Lease:
             if engine is not None and engine.owner_pid == os.getpid() and not engine.has_ended():
                 return engine
             self._let_go()
-            self._held.engine = shared.acquire()
+            self._held.engine = self._held.engines.acquire()
             return self._held.engine
 
     def hold(self, facts: SessionFacts) -> Session:
@@ -115,7 +116,7 @@ class Lease:
     def _let_go(self) -> None:
         engine, self._held.engine = self._held.engine, None
         if engine is not None:
-            shared.release(engine)
+            self._held.engines.release(engine)
 
 
 def _forget(held: _Held) -> None:
@@ -136,4 +137,4 @@ def _clean_up(held: _Held) -> None:
         with contextlib.suppress(StepboxError):
             held.engine.drive(operations.close_session(held.session))
         held.engine.sessions.discard(held.session.id)
-    shared.release(held.engine)
+    held.engines.release(held.engine)

@@ -79,5 +79,15 @@ class SharedEngine:
 
 
 shared = SharedEngine(lambda: start_engine(os.environ))
-atexit.register(shared.stop)
-os.register_at_fork(after_in_child=shared.forget)
+# An engine makes sandboxes of one kind: these have no namespaces.
+reduced = SharedEngine(lambda: start_engine(os.environ, isolation="reduced"))
+
+
+def engine_for(isolation_mode: object) -> SharedEngine:
+    """The engine of this process for sandboxes of that kind."""
+    return reduced if isolation_mode == "reduced" else shared
+
+
+for _engine in (shared, reduced):
+    atexit.register(_engine.stop)
+    os.register_at_fork(after_in_child=_engine.forget)

@@ -92,7 +92,7 @@ def test_devices_are_exact_nodes_and_none_of_the_kernels_own(config, tmp_path):
 
 
 def usable_device():
-    """A character device of this host that is not the kernel's own and that this user may use; most users may use none."""
+    """A character device that is not the kernel's own and that this user may use; most users may use none."""
     for path in sorted(Path("/dev").rglob("*")):
         try:
             facts = path.lstat()

@@ -8,26 +8,37 @@ use crate::sandbox::identity::{Mode, is_hosts_root};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fallback {
     tasks_are_counted: bool,
+    /// A sandbox can be told from the rest of the host, so that its memory can be summed up.
+    memory_is_seen: bool,
 }
 
 impl Fallback {
+    /// Without namespaces nothing tells which processes are a sandbox's, and only processors are kept.
+    pub(super) const ALONE: Self = Self {
+        tasks_are_counted: false,
+        memory_is_seen: false,
+    };
+
     pub(super) fn of_this_process() -> Self {
         Self {
+            memory_is_seen: true,
             tasks_are_counted: tasks_are_counted(Mode::of_this_process().ok(), is_hosts_root()),
         }
     }
 
     pub(super) fn mechanism(self, resource: Resource, max: Option<u64>) -> EnforcedBy {
         match resource {
-            Resource::Memory => EnforcedBy::Watchdog,
+            Resource::Memory if self.memory_is_seen => EnforcedBy::Watchdog,
             Resource::Pids if self.tasks_are_counted => EnforcedBy::Rlimit,
             // A processor is given or not: no part of one.
             Resource::Cpu if max.is_none_or(|milli| milli.is_multiple_of(1000)) => {
                 EnforcedBy::Throttle
             }
-            Resource::Pids | Resource::Cpu | Resource::Workspace | Resource::WorkspaceFiles => {
-                EnforcedBy::None
-            }
+            Resource::Memory
+            | Resource::Pids
+            | Resource::Cpu
+            | Resource::Workspace
+            | Resource::WorkspaceFiles => EnforcedBy::None,
         }
     }
 }
@@ -51,6 +62,7 @@ mod tests {
     fn each_limit_has_its_own_and_a_part_of_a_core_has_none() {
         let fallback = Fallback {
             tasks_are_counted: true,
+            memory_is_seen: true,
         };
         let kept = |resource, max| fallback.mechanism(resource, max);
         assert_eq!(kept(Resource::Memory, Some(1)), EnforcedBy::Watchdog);

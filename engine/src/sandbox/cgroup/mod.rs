@@ -9,6 +9,7 @@
 //!
 //! All of this runs in the engine, never in a sandbox, and blocks for milliseconds: not for an asynchronous thread.
 
+mod ancestor;
 mod counters;
 mod delegate;
 mod directory;
@@ -23,10 +24,11 @@ mod v2;
 mod values;
 mod watch;
 
+pub use ancestor::AncestorLimit;
 pub use counters::Counters;
 pub use delegate::ScopeError;
 pub use error::{CgroupError, Obstacle};
-pub use probe::{AncestorLimit, ControllerProbe, Probe};
+pub use probe::{ControllerProbe, Probe};
 pub use slot::SlotCgroup;
 pub use watch::OomWatch;
 
@@ -75,6 +77,8 @@ pub struct Cgroups {
     v2: Option<v2::Tree>,
     refusals: Vec<Refusal>,
     fallback: Fallback,
+    /// What the cgroups above allow, as they stood when the engine started.
+    ceilings: Vec<AncestorLimit>,
 }
 
 /// A limit that no cgroup keeps here, and why.
@@ -116,9 +120,11 @@ impl Cgroups {
         let mut wanted = Vec::new();
         let mut v2_place: Option<Place> = None;
         let mut refusals = Vec::new();
+        let mut ceilings = Vec::new();
         for (resource, controller) in probe::LIMITED {
             match membership::locate(&memberships, &mounts, controller) {
                 Ok(place) if place.version == Version::V1 => {
+                    ceilings.extend(ancestor::lowest(resource, &place));
                     if let Err(cause) = v1.add(controller, &place.directory, &group) {
                         refusals.push(Refusal::new(resource, cause, Version::V1));
                     }
@@ -152,9 +158,15 @@ impl Cgroups {
             engine: std::process::id(),
             launcher,
         };
-        let v2 = v2_place.and_then(|place| {
+        let v2 = v2_place.and_then(|mut place| {
             let (tree, refused) = v2_or_refusals(&place, engine_id, &wanted, own);
             refusals.extend(refused);
+            if let Some(tree) = &tree {
+                // It may be a scope of its own.
+                tree.base().path().clone_into(&mut place.directory);
+            }
+            let lowest = |(resource, _): &(Resource, _)| ancestor::lowest(*resource, &place);
+            ceilings.extend(wanted.iter().filter_map(lowest));
             tree
         });
         Ok(Self {
@@ -163,7 +175,23 @@ impl Cgroups {
             v2,
             refusals,
             fallback: Fallback::of_this_process(),
+            ceilings,
         })
+    }
+
+    /// What a cgroup above the sandboxes' own allows them all together, where that is less than `max`.
+    #[must_use]
+    pub fn ceiling(&self, resource: Resource, max: u64) -> Option<&AncestorLimit> {
+        self.ceilings
+            .iter()
+            .find(|limit| limit.resource == resource && limit.max < max)
+    }
+
+    /// The same for sandboxes without namespaces: less stands in for what no cgroup keeps.
+    #[must_use]
+    pub fn for_reduced(mut self) -> Self {
+        self.fallback = Fallback::ALONE;
+        self
     }
 
     /// The limits that no cgroup keeps here.

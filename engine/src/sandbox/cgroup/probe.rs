@@ -1,14 +1,14 @@
 //! What this host offers for each limit, found by reading alone.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::Access;
 
+use super::ancestor::{self, AncestorLimit};
 use super::directory::Directory;
 use super::error::{CgroupError, Obstacle};
 use super::fallback::Fallback;
 use super::membership::{Membership, Mount, Place, locate, parse_memberships, parse_mounts};
-use super::values::number;
 use super::{Version, delegate, v2};
 use crate::outcome::{EnforcedBy, Resource};
 
@@ -38,13 +38,6 @@ pub struct ControllerProbe {
     pub remedy: Option<String>,
     /// The lowest limit that an ancestor sets already: no sandbox gets more.
     pub ancestor: Option<AncestorLimit>,
-}
-
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct AncestorLimit {
-    pub directory: PathBuf,
-    /// Bytes or tasks.
-    pub max: u64,
 }
 
 impl Probe {
@@ -133,7 +126,7 @@ fn probe_controller(
             probe.remedy = Some(obstacle.remedy(place.version));
         }
     }
-    probe.ancestor = ancestor_limit(resource, &place);
+    probe.ancestor = ancestor::lowest(resource, &place);
     probe.directory = Some(place.directory);
     probe
 }
@@ -173,68 +166,11 @@ fn obstacle(place: &Place, controller: &'static str) -> Option<Obstacle> {
     }
 }
 
-/// v1 spells "no limit" as the highest page-aligned number; nothing real is near it.
-const V1_UNLIMITED: u64 = 1 << 62;
-
-fn ancestor_limit(resource: Resource, place: &Place) -> Option<AncestorLimit> {
-    let file = match (resource, place.version) {
-        (Resource::Memory, Version::V1) => "memory.limit_in_bytes",
-        (Resource::Memory, Version::V2) => "memory.max",
-        (Resource::Pids, _) => "pids.max",
-        (Resource::Cpu | Resource::Workspace | Resource::WorkspaceFiles, _) => return None,
-    };
-    lowest(&place.directory, &place.mount_point, file)
-}
-
-fn lowest(from: &Path, to: &Path, file: &str) -> Option<AncestorLimit> {
-    from.ancestors()
-        .take_while(|directory| directory.starts_with(to))
-        .filter_map(|directory| {
-            let text = std::fs::read_to_string(directory.join(file)).ok()?;
-            let max = number(&text).filter(|max| *max < V1_UNLIMITED)?;
-            Some(AncestorLimit {
-                directory: directory.to_owned(),
-                max,
-            })
-        })
-        .min_by_key(|limit| limit.max)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
-
-    #[test]
-    fn the_lowest_limit_of_all_ancestors_is_found_within_the_mount() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let own = dir.path().join("mount/slice/scope");
-        fs::create_dir_all(&own).expect("directories");
-        for (name, text) in [
-            ("memory.max", "5\n"),
-            ("mount/memory.max", "max\n"),
-            ("mount/slice/memory.max", "1000\n"),
-            ("mount/slice/scope/memory.max", "2000\n"),
-            ("mount/slice/scope/pids.max", "max\n"),
-            (
-                "mount/slice/scope/memory.limit_in_bytes",
-                "9223372036854771712\n",
-            ),
-        ] {
-            fs::write(dir.path().join(name), text).expect("a file");
-        }
-        let mount = dir.path().join("mount");
-        assert_eq!(
-            lowest(&own, &mount, "memory.max"),
-            Some(AncestorLimit {
-                directory: mount.join("slice"),
-                max: 1000
-            })
-        );
-        assert_eq!(lowest(&own, &mount, "pids.max"), None);
-        assert_eq!(lowest(&own, &mount, "memory.limit_in_bytes"), None);
-    }
 
     #[test]
     fn a_v2_cgroup_that_others_live_in_is_named_as_the_obstacle() {

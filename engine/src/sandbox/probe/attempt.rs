@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::super::identity::{BOX_ID, Mode};
-use super::super::tree;
+use super::super::{landlock, tree};
 use crate::sys::clone::{Child, Namespaces, fork};
 use crate::sys::exec::exit_now;
 use crate::sys::mount::{Attributes, set_attributes};
@@ -45,10 +45,16 @@ pub struct Attempts {
     pub seccomp_notification: Attempt,
     /// As root: owners translated by a mount of the scratch directory.
     pub idmapped_mount: Attempt,
+    /// Without any namespace: signals kept in by Landlock.
+    pub enclosure: Attempt,
+    /// And a filter with a listener.
+    pub plain_notification: Attempt,
 }
 
 #[derive(Clone, Copy)]
 enum Trial {
+    Enclosure,
+    PlainNotification,
     UserNamespace,
     IdMaps,
     MountNamespace,
@@ -68,6 +74,14 @@ impl Attempts {
             return attempts;
         }
         attempts.process = Attempt::Done;
+        // A child that could not be forked has tried nothing, as is recorded.
+        let _ = attempts.in_a_child(|report| {
+            let enclosed = rustix::thread::set_no_new_privs(true)
+                .map_err(io::Error::from)
+                .and_then(|()| landlock::enclose());
+            note(report, Trial::Enclosure, enclosed)?;
+            note(report, Trial::PlainNotification, listen())
+        });
         if mode == Mode::Root {
             // A child that could not be forked has tried nothing, as is recorded.
             let _ = attempts.in_a_child(|report| {
@@ -105,6 +119,8 @@ impl Attempts {
             t if t == Trial::Proc as u8 => &mut self.proc,
             t if t == Trial::SeccompNotification as u8 => &mut self.seccomp_notification,
             t if t == Trial::IdmappedMount as u8 => &mut self.idmapped_mount,
+            t if t == Trial::Enclosure as u8 => &mut self.enclosure,
+            t if t == Trial::PlainNotification as u8 => &mut self.plain_notification,
             _ => return,
         };
         *slot = match errno {

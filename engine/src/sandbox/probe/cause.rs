@@ -55,8 +55,10 @@ pub(super) fn cause(refused: Refused, errno: i32, around: &Surroundings) -> Expl
     match refused {
         Refused::UserNamespace => switch(errno, around),
         Refused::NetworkNamespace => full("net", around.max_net_namespaces, errno),
-        Refused::Process | Refused::Namespace | Refused::Proc => None,
+        Refused::Namespace => fewest(errno, around),
+        Refused::Process | Refused::Proc => None,
     }
+    .or_else(|| chroot(refused, errno, around))
     .or_else(|| apparmor(errno, around))
     .or_else(|| mask(refused, errno, around))
     .or_else(|| container(errno, around))
@@ -82,6 +84,26 @@ fn switch(errno: i32, around: &Surroundings) -> Option<Explanation> {
         } else {
             found
         }
+    })
+}
+
+/// The kernel does not say which kind is used up: the one of which fewest may be made.
+fn fewest(errno: i32, around: &Surroundings) -> Option<Explanation> {
+    let (kind, max) = around
+        .max_other_namespaces
+        .iter()
+        .min_by_key(|(_, max)| max)?;
+    full(kind, Some(*max), errno)
+}
+
+/// In a chroot nobody may make a user namespace, or the way out would be open.
+fn chroot(refused: Refused, errno: i32, around: &Surroundings) -> Option<Explanation> {
+    (refused == Refused::UserNamespace && errno == libc::EPERM && around.chrooted).then(|| {
+        Explanation::new(
+            "this process is in a chroot, and the kernel makes no user namespace there",
+            "start stepbox outside of the chroot, or enter its directory as a root of its own: bwrap --bind DIR / \
+             --dev /dev --proc /proc stepbox ..., systemd-nspawn -D DIR",
+        )
     })
 }
 

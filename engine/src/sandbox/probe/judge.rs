@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::super::cgroup::{AncestorLimit, ControllerProbe};
+use super::super::cgroup::ControllerProbe;
 use super::super::identity::Mode;
-use super::super::landlock::is_used;
+use super::super::landlock::{LOWEST_ALONE, is_used};
 use super::cause::{Refused, cause};
 use super::{Attempt, Observation, Probe};
 use crate::outcome::{EnforcedBy, Resource};
@@ -63,6 +63,7 @@ pub fn judge(seen: &Observation) -> Vec<Probe> {
     probes.extend(seen.cgroups.controllers.iter().map(limit));
     probes.push(scratch(seen));
     probes.push(landlock(seen.landlock));
+    probes.push(reduced(seen));
     probes
 }
 
@@ -140,6 +141,15 @@ fn user_namespaces(seen: &Observation) -> Probe {
         (Attempt::Done, maps) => maps,
         (namespace, _) => namespace,
     };
+    let by_root = matches!(seen.mode, Mode::Rootless { uid: 0, .. });
+    let made = seen.attempts.user_namespace == Attempt::Done;
+    if by_root && made && attempt == Attempt::Refused(libc::EPERM) && !seen.surroundings.nested {
+        return missing(
+            "user_namespaces",
+            "root without the capability SETFCAP may give no namespace its own id",
+            Some("docker run --cap-add SETFCAP, or start stepbox as an ordinary user".to_owned()),
+        );
+    }
     mechanism(
         seen,
         "user_namespaces",
@@ -228,7 +238,7 @@ fn limit(controller: &ControllerProbe) -> Probe {
     // A sandbox with default options has a limit of memory and of tasks, and none of processor time.
     probe.needed = controller.resource != Resource::Cpu && controller.fallback == EnforcedBy::None;
     if let Some(above) = &controller.ancestor {
-        probe.detail = format!("{}; {}", probe.detail, ceiling(controller.resource, above));
+        probe.detail = format!("{}; {above}", probe.detail);
     }
     probe
 }
@@ -261,14 +271,6 @@ fn mechanism_of(controller: &ControllerProbe) -> String {
     }
 }
 
-fn ceiling(resource: Resource, above: &AncestorLimit) -> String {
-    let place = above.directory.display();
-    match resource {
-        Resource::Memory => format!("{place} caps all together at {} MiB", above.max >> 20),
-        _ => format!("{place} caps all together at {}", above.max),
-    }
-}
-
 fn scratch(seen: &Observation) -> Probe {
     let place = seen.scratch.directory.display();
     let probe = if seen.scratch.in_memory {
@@ -282,6 +284,55 @@ fn scratch(seen: &Observation) -> Probe {
             "scratch",
             format!("private workspaces are on disk, below {place}"),
         )
+    };
+    Probe {
+        needed: false,
+        ..probe
+    }
+}
+
+/// What isolation without namespaces is asked by.
+pub const REDUCED: &str = "reduced";
+
+/// Whether sandboxes could be made without namespaces, for a caller who asks for that.
+fn reduced(seen: &Observation) -> Probe {
+    let tried = &seen.attempts;
+    let probe = match (tried.enclosure, tried.plain_notification) {
+        (Attempt::Done, Attempt::Done) => there(
+            REDUCED,
+            "isolation_mode=\"reduced\" can be asked for: Landlock and seccomp, without namespaces",
+        ),
+        (Attempt::Done, notification) => {
+            let why = seccomp(notification);
+            missing(REDUCED, format!("seccomp: {}", why.detail), why.mend)
+        }
+        (Attempt::NotTried, _) => missing(REDUCED, "not tried: what it builds on is missing", None),
+        (Attempt::Refused(errno), _) => {
+            let (why, mend) = match seen.landlock {
+                None if seen.surroundings.filtered => (
+                    "Landlock is refused by a seccomp filter that this process was started under"
+                        .to_owned(),
+                    "start stepbox without that filter, or let it pass landlock_create_ruleset, landlock_add_rule and \
+                     landlock_restrict_self",
+                ),
+                None => (
+                    "this kernel has no Landlock, or it is not enabled at boot".to_owned(),
+                    "boot Linux 6.12 or later with landlock in the kernel's lsm= list",
+                ),
+                Some(abi) if abi < LOWEST_ALONE => (
+                    format!(
+                        "Landlock's ABI {abi} does not keep signals in, so that code could end every process of the \
+                         caller's; that takes ABI {LOWEST_ALONE}"
+                    ),
+                    "boot Linux 6.12 or later",
+                ),
+                Some(_) => (
+                    format!("Landlock: {}", io::Error::from_raw_os_error(errno)),
+                    "start stepbox without the filter or security module that refuses it",
+                ),
+            };
+            missing(REDUCED, why, Some(mend.to_owned()))
+        }
     };
     Probe {
         needed: false,

@@ -13,7 +13,7 @@ mod tests;
 
 pub use attempt::{Attempt, Attempts};
 pub use cause::{Explanation, explain};
-pub use judge::judge;
+pub use judge::{REDUCED, judge};
 pub use observation::{Observation, Place};
 pub use surroundings::{Container, Surroundings};
 

@@ -12,6 +12,10 @@ pub struct Surroundings {
     pub max_user_namespaces: Option<u64>,
     /// `user.max_net_namespaces`, likewise.
     pub max_net_namespaces: Option<u64>,
+    /// `user.max_*_namespaces` of the others.
+    pub max_other_namespaces: Vec<(&'static str, u64)>,
+    /// This process's root is a directory that is no mount.
+    pub chrooted: bool,
     /// `kernel.apparmor_restrict_unprivileged_userns`, a switch of Ubuntu's kernels.
     pub apparmor_restricts: Option<u64>,
     /// A seccomp filter was loaded before this process started.
@@ -83,6 +87,16 @@ impl Surroundings {
             userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
             max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
             max_net_namespaces: number("/proc/sys/user/max_net_namespaces"),
+            max_other_namespaces: OTHERS
+                .iter()
+                .filter_map(|kind| {
+                    Some((
+                        *kind,
+                        number(&format!("/proc/sys/user/max_{kind}_namespaces"))?,
+                    ))
+                })
+                .collect(),
+            chrooted: is_chrooted(&read("/proc/self/mountinfo")),
             apparmor_restricts: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
             filtered: is_filtered(&read("/proc/self/status")),
             masked_proc: masks(&read("/proc/self/mountinfo")),
@@ -91,6 +105,17 @@ impl Surroundings {
             program: std::env::current_exe().ok(),
         }
     }
+}
+
+/// The kinds of namespaces that sandboxes have besides those of users and networks.
+const OTHERS: [&str; 5] = ["mnt", "pid", "ipc", "uts", "cgroup"];
+
+/// Only what can be reached from the root is listed, and a root that is a mount is.
+fn is_chrooted(mountinfo: &str) -> bool {
+    let mut targets = mountinfo
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(4));
+    !mountinfo.is_empty() && targets.all(|target| target != "/")
 }
 
 fn number(path: &str) -> Option<u64> {
@@ -153,5 +178,10 @@ mod tests {
             30 22 0:5 /null /proc/kcore rw - tmpfs tmpfs rw\n\
             31 22 0:9 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw\n";
         assert_eq!(masks(mounts), ["/proc/kcore"]);
+        assert!(is_chrooted(mounts));
+        assert!(!is_chrooted(&format!(
+            "{mounts}21 1 0:20 / / rw - ext4 /dev/vda rw\n"
+        )));
+        assert!(!is_chrooted(""));
     }
 }

@@ -46,10 +46,12 @@ fn laptop() -> Observation {
             proc: Attempt::Done,
             seccomp_notification: Attempt::Done,
             idmapped_mount: Attempt::NotTried,
+            enclosure: Attempt::Done,
+            plain_notification: Attempt::Done,
         },
         openat2: Attempt::Done,
         memfd: Attempt::Done,
-        landlock: Some(4),
+        landlock: Some(7),
         cgroups: CgroupProbe {
             controllers: [Resource::Memory, Resource::Pids, Resource::Cpu]
                 .map(controller)
@@ -362,6 +364,7 @@ fn a_limit_that_something_else_keeps_is_told_with_its_remedy_and_stops_nothing()
 fn a_lower_limit_above_is_told() {
     let mut seen = laptop();
     seen.cgroups.controllers[0].ancestor = Some(crate::sandbox::cgroup::AncestorLimit {
+        resource: Resource::Memory,
         directory: "/sys/fs/cgroup/user.slice".into(),
         max: 300 << 20,
     });
@@ -409,4 +412,91 @@ fn a_second_listener_is_told_from_a_kernel_without_seccomp() {
             "{probe:?}"
         );
     }
+}
+
+#[test]
+fn what_reduced_isolation_lacks_is_named_and_is_never_an_obstacle() {
+    let with = |landlock, filtered, enclosure, plain_notification| Observation {
+        landlock,
+        surroundings: Surroundings {
+            filtered,
+            ..laptop().surroundings
+        },
+        attempts: Attempts {
+            enclosure,
+            plain_notification,
+            ..laptop().attempts
+        },
+        ..laptop()
+    };
+    let refused = Attempt::Refused(libc::EOPNOTSUPP);
+    let busy = Attempt::Refused(libc::EBUSY);
+    let there = said(
+        &with(Some(7), false, Attempt::Done, Attempt::Done),
+        "reduced",
+    );
+    assert!(there.available && there.mend.is_none(), "{there:?}");
+    for (seen, word) in [
+        (with(Some(4), false, refused, Attempt::NotTried), "signals"),
+        (with(None, false, refused, Attempt::NotTried), "no Landlock"),
+        (
+            with(None, true, refused, Attempt::NotTried),
+            "seccomp filter",
+        ),
+        (with(Some(7), false, Attempt::Done, busy), "listener"),
+    ] {
+        let probe = said(&seen, "reduced");
+        assert!(!probe.available && !probe.is_obstacle(), "{probe:?}");
+        assert!(
+            probe.detail.contains(word) && probe.mend.is_some(),
+            "{probe:?}"
+        );
+    }
+}
+
+#[test]
+fn a_chroot_and_a_kind_of_namespace_of_which_none_may_be_made_are_named() {
+    let (detail, mend) = of_user_namespaces(
+        libc::EPERM,
+        Surroundings {
+            chrooted: true,
+            ..laptop().surroundings
+        },
+    );
+    assert!(detail.contains("chroot") && mend.contains("outside"));
+    let around = Surroundings {
+        max_other_namespaces: vec![("mnt", 63_000), ("pid", 0), ("ipc", 63_000)],
+        ..laptop().surroundings
+    };
+    let found = cause(Refused::Namespace, libc::ENOSPC, &around);
+    assert_eq!(
+        found.cause,
+        "user.max_pid_namespaces is 0: none may be made"
+    );
+    assert_eq!(
+        found.mend.as_deref(),
+        Some("sudo sysctl -w user.max_pid_namespaces=15000")
+    );
+}
+
+#[test]
+fn root_that_may_not_map_its_own_id_is_told_which_capability_it_takes() {
+    let seen = Observation {
+        mode: Mode::Rootless { uid: 0, gid: 0 },
+        attempts: Attempts {
+            id_maps: Attempt::Refused(libc::EPERM),
+            ..laptop().attempts
+        },
+        ..laptop()
+    };
+    let probe = said(&seen, "user_namespaces");
+    assert!(
+        probe.is_obstacle() && probe.detail.contains("SETFCAP"),
+        "{probe:?}"
+    );
+    assert!(
+        probe
+            .mend
+            .is_some_and(|mend| mend.contains("--cap-add SETFCAP"))
+    );
 }

@@ -67,6 +67,16 @@ pub fn pin_filter() -> &'static [sock_filter] {
     FILTER.get_or_init(|| assembler::assemble(&policy::pin(syscalls::NATIVE)))
 }
 
+/// The filter that the child of a step loads on top where no namespace is around the code. `pinned`: with what
+/// [`pin_filter`] refuses.
+///
+/// Compiled at the first call, as the others are.
+pub fn alone_filter(pinned: bool) -> &'static [sock_filter] {
+    static FILTERS: [OnceLock<Vec<sock_filter>>; 2] = [const { OnceLock::new() }; 2];
+    let filter = &FILTERS[usize::from(pinned)];
+    filter.get_or_init(|| assembler::assemble(&policy::alone(syscalls::NATIVE, pinned)))
+}
+
 /// The name of the native syscall `nr`. A number that a notification reports may be of another
 /// architecture: see [`describe`].
 pub fn name(nr: u32) -> Option<&'static str> {

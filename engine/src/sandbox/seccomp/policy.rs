@@ -152,6 +152,66 @@ pub(super) fn pin(architecture: &Architecture) -> Verdicts {
     verdicts
 }
 
+/// Why a call is refused where no namespace is around the code, and which calls.
+pub(super) const ALONE: &[(Verdict, &str, &str)] = &[
+    (
+        Verdict::Always(errno(libc::EACCES)),
+        "socket",
+        "the network is the host's, and sockets by name lead to its services; pairs of sockets can be had",
+    ),
+    (
+        Verdict::Always(errno(ENOSYS)),
+        "shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink \
+         mq_timedsend mq_timedreceive mq_notify mq_getsetattr",
+        "the objects of the caller's other programs are of the same user",
+    ),
+    (
+        Verdict::Always(errno(libc::EPERM)),
+        "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr \
+         lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr",
+        "Landlock does not decide them, and the caller's files are of the same user",
+    ),
+    (
+        Verdict::Always(errno(ENOSYS)),
+        "inotify_init inotify_init1",
+        "names of files outside could be watched",
+    ),
+    (
+        Verdict::ByArguments(&super::rules::SELF_ONLY),
+        "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr",
+        "limits and processors of the caller's other programs",
+    ),
+    (
+        Verdict::ByArguments(&super::rules::WHO_SELF),
+        "setpriority ioprio_set",
+        "priorities of the caller's other programs",
+    ),
+    (
+        Verdict::ByArguments(&super::rules::NO_LEASE),
+        "fcntl",
+        "a lease on a file of the caller's keeps its other programs from opening it",
+    ),
+];
+
+/// What is laid on top for code around which there is no namespace.
+pub(super) fn alone(architecture: &Architecture, pinned: bool) -> Verdicts {
+    let allow = Verdict::Always(Action::Allow);
+    let mut verdicts = if pinned {
+        pin(architecture)
+    } else {
+        Verdicts::new(architecture.audit, Action::Allow, allow)
+    };
+    for (verdict, names, _) in ALONE {
+        for (nr, name) in architecture.table {
+            let held = pinned && *name == "sched_setaffinity";
+            if !held && names.split_ascii_whitespace().any(|known| known == *name) {
+                verdicts.set(*nr, *nr, *verdict);
+            }
+        }
+    }
+    verdicts
+}
+
 fn set_each(
     verdicts: &mut Verdicts,
     architecture: &Architecture,

@@ -108,6 +108,38 @@ const fn one_of(argument: u8, values: &'static [u32]) -> Check {
     }
 }
 
+/// The process that calls, by the number for it.
+const CALLER: &[u32] = &[0];
+
+pub(super) static SELF_ONLY: Rule = Rule {
+    clauses: &[Clause {
+        when: &[one_of(0, CALLER)],
+        then: Action::Allow,
+    }],
+    otherwise: EPERM,
+};
+
+const KEEP_OTHERS_OUT: &[u32] = &[bits(libc::F_SETLEASE), bits(libc::F_NOTIFY)];
+
+pub(super) static NO_LEASE: Rule = Rule {
+    clauses: &[Clause {
+        when: &[one_of(1, KEEP_OTHERS_OUT)],
+        then: EPERM,
+    }],
+    otherwise: Action::Allow,
+};
+
+/// `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`.
+const ONE_PROCESS: &[u32] = &[0, 1];
+
+pub(super) static WHO_SELF: Rule = Rule {
+    clauses: &[Clause {
+        when: &[one_of(0, ONE_PROCESS), one_of(1, CALLER)],
+        then: Action::Allow,
+    }],
+    otherwise: EPERM,
+};
+
 pub(super) static NOT_INIT: Rule = Rule {
     clauses: &[Clause {
         when: &[one_of(0, INIT)],

@@ -594,3 +594,45 @@ fn untrusted_code_has_no_local_socket_with_a_name_and_no_executable_memory_file(
         }
     }
 }
+
+#[test]
+fn what_is_refused_without_namespaces_is_known_and_has_a_reason() {
+    // Later than the tables: no kernel of theirs has them, and a later one's are unknown.
+    let later = ["setxattrat", "removexattrat", "file_setattr"];
+    for (_, names, reason) in super::policy::ALONE {
+        assert!(!reason.is_empty());
+        for name in names.split_ascii_whitespace() {
+            let known = super::policy::row(name).is_some();
+            assert!(known || later.contains(&name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn without_namespaces_other_processes_are_not_to_be_changed_and_the_own_is() {
+    use super::action::Action;
+    let native = super::syscalls::NATIVE;
+    let number = |wanted: &str| {
+        let found = native.table.iter().find(|(_, name)| *name == wanted);
+        found.map(|(nr, _)| *nr)
+    };
+    for pinned in [false, true] {
+        let verdicts = super::policy::alone(native, pinned);
+        let answer = |name: &str, arguments: [u64; 6]| {
+            verdicts.answer(native.audit, number(name).expect(name), &arguments)
+        };
+        let refused = super::rules::errno(EPERM);
+        assert_eq!(answer("prlimit64", [0, 7, 0, 0, 0, 0]), Action::Allow);
+        assert_eq!(answer("prlimit64", [9, 7, 0, 0, 0, 0]), refused);
+        assert_eq!(answer("setpriority", [0, 0, 5, 0, 0, 0]), Action::Allow);
+        assert_eq!(answer("setpriority", [0, 9, 5, 0, 0, 0]), refused);
+        assert_eq!(answer("fchmodat", [0; 6]), refused);
+        assert_eq!(answer("socket", [1; 6]), super::rules::errno(libc::EACCES));
+        assert_eq!(answer("socketpair", [1; 6]), Action::Allow);
+        assert_eq!(answer("fcntl", [3, 1024, 0, 0, 0, 0]), refused);
+        assert_eq!(answer("fcntl", [3, 1, 0, 0, 0, 0]), Action::Allow);
+        let own = answer("sched_setaffinity", [0; 6]);
+        assert_eq!(own == Action::Allow, !pinned);
+        assert_eq!(answer("sched_setaffinity", [9; 6]), refused);
+    }
+}
