@@ -26,11 +26,14 @@ class Started:
         self.sandbox = sandbox
         self.start = start
 
-    def py(self, code, **options):
-        """Runs a step. One that was started in another way counts for nothing: it is run anew in an empty workspace."""
+    def py(self, code, prepare=None, **options):
+        """Runs a step. One that was started in another way counts for nothing: it is run anew in an empty workspace, which
+        `prepare` fills before each."""
         limit = time.monotonic() + 60
         pause = 0.01
         while True:
+            if prepare is not None:
+                prepare(self.sandbox)
             self.prime(pause)
             result = self.sandbox.run_code(code, **options)
             if result.start == self.start:

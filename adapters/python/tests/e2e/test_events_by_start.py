@@ -109,10 +109,12 @@ def test_files_are_the_sandboxs_users_and_are_told(begun):
         "import os\nopen('a', 'w').write('x'); os.makedirs('d/e'); os.chmod('a', 0o640); os.symlink('a', 'l')"
     )
     assert changes(result) == ["a", "d", "d/e", "l"]
+    begun.empty()
     result = begun.py(
-        "import os\nprint({os.stat(p).st_uid for p in ('.', 'a', 'd')}); os.remove('a'); open('l2', 'w').close()"
+        "import os\nprint({os.stat(p).st_uid for p in ('.', 'a', 'd')}); os.remove('a'); open('l2', 'w').close()",
+        prepare=lambda sandbox: sandbox.run(["sh", "-c", "mkdir -p d; echo x > a"]),
     )
-    assert result.stdout == "{1000}\n"
+    assert (result.stdout, changes(result)) == ("{1000}\n", ["a", "l2"])
     begun.empty()
 
 
