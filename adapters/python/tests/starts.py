@@ -27,8 +27,10 @@ class Started:
         self.start = start
 
     def py(self, code, prepare=None, **options):
-        """Runs a step. One that was started in another way counts for nothing: it is run anew in an empty workspace, which
-        `prepare` fills before each."""
+        """Runs a step. One that was started in another way counts for nothing: it is run anew in an empty workspace.
+
+        `prepare` is called with the sandbox before each.
+        """
         limit = time.monotonic() + 60
         pause = 0.01
         while True:
