@@ -271,7 +271,9 @@ def test_past_its_deadline_everything_ends_whatever_it_ignores(sandbox):
 
 def test_a_fork_bomb_is_ended_whole(sandbox):
     if sandbox.limits["pids"].enforced_by == "none":
-        # Without a cgroup nothing does, and results say so.
+        # Where nothing keeps it, it is refused by name unless the caller says that it need not bind.
+        with pytest.raises(stepbox.SandboxError, match="pids"):
+            stepbox.Sandbox(**{**REDUCED, "memory_mb": None, "pids": 50, "enforce_limits": True})
         return
     code = "import os\nprint('go', flush=True)\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     with stepbox.Sandbox(**{**REDUCED, "pids": 50}) as small:
