@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::outcome::{AppliedLimit, CellResult, FileStat, StepResult};
+use crate::outcome::{AppliedLimit, FileStat, StepResult};
 use crate::session::{
     Engine, Events, FileRead, FileWrite, KernelView, Live, SessionError, SessionView, StepEvent,
 };
@@ -63,7 +63,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         spec: StepSpec,
         events: Option<mpsc::Sender<StepEvent>>,
         cancel: CancellationToken,
-    ) -> impl Future<Output = Result<CellResult, SessionError>> + Send;
+    ) -> impl Future<Output = Result<StepResult, SessionError>> + Send;
     fn interrupt_kernel(&self, id: &str, kernel_id: &str) -> Result<(), SessionError>;
     fn restart_kernel(
         &self,
@@ -200,7 +200,7 @@ impl Backend for Engine {
         spec: StepSpec,
         events: Option<mpsc::Sender<StepEvent>>,
         cancel: CancellationToken,
-    ) -> Result<CellResult, SessionError> {
+    ) -> Result<StepResult, SessionError> {
         Self::run_cell(self, id, kernel_id, spec, events.map(unpaced), cancel).await
     }
     fn interrupt_kernel(&self, id: &str, kernel_id: &str) -> Result<(), SessionError> {

@@ -21,6 +21,9 @@ pub(super) fn result(result: &StepResult) -> Value {
         isolation,
         image_digest,
         start,
+        // Code at a terminal shows text.
+        results: _,
+        results_truncated: _,
     } = result;
     let fault = verdict.fault.as_ref().map(|fault| {
         json!({

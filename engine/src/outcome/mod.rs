@@ -179,22 +179,18 @@ pub struct StepResult {
     pub image_digest: String,
     /// None: the code did not run.
     pub start: Option<Start>,
+    /// By the word of the interpreter, which is the code's own.
+    pub results: Vec<RichResult>,
+    pub results_truncated: bool,
 }
 
-/// What a cell of a kernel gives back beside its output.
+/// What code shows beside its output.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RichResult {
-    /// The value of the cell's last expression.
+    /// The value of the last expression.
     pub main: bool,
     /// By media type; never empty.
     pub data: BTreeMap<String, Vec<u8>>,
-}
-
-/// How a cell of a kernel ended.
-#[derive(Clone, Debug)]
-pub struct CellResult {
-    pub step: StepResult,
-    pub results: Vec<RichResult>,
 }
 
 /// What a running step tells while it runs.

@@ -19,7 +19,7 @@ use super::slots::QUEUE_TIMEOUT;
 use super::step::{Run, limits};
 use super::watched::Watching;
 use crate::kernel::{self, Cell, Handle, Observed, Orders};
-use crate::outcome::{AppliedLimit, CellResult, Evidence, Start, StepEvent, Verdict, classify};
+use crate::outcome::{AppliedLimit, Evidence, Start, StepEvent, StepResult, Verdict, classify};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::init::Request;
 use crate::spec::{Isolation, Language, Program, StepSpec};
@@ -170,7 +170,7 @@ impl Engine {
         spec: StepSpec,
         events: Option<Events>,
         cancel: CancellationToken,
-    ) -> Result<CellResult, SessionError> {
+    ) -> Result<StepResult, SessionError> {
         let session = self.find(id)?;
         let kernel = session.kernels.find(kernel_id)?;
         let mut run = Run {
@@ -193,7 +193,7 @@ impl Engine {
             turn = tokio::time::timeout(QUEUE_TIMEOUT, kernel.turn.lock()) => turn.map_err(|_| SessionError::Busy {
                 what: format!("the kernel ran other cells for {} s", QUEUE_TIMEOUT.as_secs()),
             })?,
-            () = cancel.cancelled() => return Ok(CellResult { step: run.cancelled(), results: Vec::new() }),
+            () = cancel.cancelled() => return Ok(run.cancelled()),
         };
         run.queue = Some(run.asked.elapsed());
         let running = session.begin_step();
@@ -229,7 +229,9 @@ impl Engine {
         let mut step = run.result(step, life.applied.clone(), usage, changes, overlapped);
         step.notes.extend(results_note.map(str::to_owned));
         step.notes.extend(session.quota.note());
-        Ok(CellResult { step, results })
+        step.results = results;
+        step.results_truncated = results_note.is_some();
+        Ok(step)
     }
 
     /// Raises `KeyboardInterrupt` in the cell that runs; nothing, where none does.

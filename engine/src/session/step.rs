@@ -431,6 +431,8 @@ impl Run<'_> {
             isolation: self.session.isolation.clone(),
             image_digest: self.session.image_digest.clone(),
             start: self.start,
+            results: Vec::new(),
+            results_truncated: false,
         }
     }
 

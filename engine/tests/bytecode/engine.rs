@@ -124,7 +124,10 @@ impl Engine {
     }
 
     pub(crate) async fn try_session(&mut self, spec: pb::SandboxSpec) -> Result<String, Status> {
-        let request = pb::CreateSessionRequest { spec: Some(spec) };
+        let request = pb::CreateSessionRequest {
+            spec: Some(spec),
+            attach: false,
+        };
         let reply = self.client.create_session(request).await?;
         Ok(reply.into_inner().session.unwrap().session_id)
     }

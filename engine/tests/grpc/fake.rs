@@ -8,8 +8,8 @@ use std::time::SystemTime;
 
 use stepbox_engine::api::backend::{Backend, ReadFile, WriteFile};
 use stepbox_engine::outcome::{
-    AppliedLimit, CellResult, ChangeKind, EnforcedBy, Fault, FaultDetail, FaultKind, FileChange,
-    FileKind, FileStat, Output, Resource, RichResult, Start, StepResult, Usage, Verdict,
+    AppliedLimit, ChangeKind, EnforcedBy, Fault, FaultDetail, FaultKind, FileChange, FileKind,
+    FileStat, Output, Resource, RichResult, Start, StepResult, Usage, Verdict,
 };
 use stepbox_engine::session::{KernelView, Live, SessionError, SessionView, StepEvent};
 use stepbox_engine::spec::{Program, SandboxSpec, StepSpec};
@@ -156,6 +156,8 @@ fn plain() -> StepResult {
         isolation: vec!["none".into()],
         image_digest: String::new(),
         start: None,
+        results: vec![],
+        results_truncated: false,
     }
 }
 
@@ -338,14 +340,14 @@ impl Backend for Fake {
         spec: StepSpec,
         events: Option<mpsc::Sender<StepEvent>>,
         cancel: CancellationToken,
-    ) -> Result<CellResult, SessionError> {
+    ) -> Result<StepResult, SessionError> {
         match kernel_id {
-            "k1" => Ok(CellResult {
-                step: self.run(id, spec, events, cancel).await?,
+            "k1" => Ok(StepResult {
                 results: vec![RichResult {
                     main: true,
                     data: BTreeMap::from([("text/plain".into(), b"42".to_vec())]),
                 }],
+                ..self.run(id, spec, events, cancel).await?
             }),
             "dead" => Err(SessionError::KernelEnded("timeout: it was slow".into())),
             other => Err(SessionError::NoKernel(other.into())),

@@ -110,6 +110,7 @@ impl Served {
     pub(crate) async fn session(&self) -> (Client, String) {
         let mut client = self.client().await;
         let request = CreateSessionRequest {
+            attach: false,
             spec: Some(SandboxSpec::default()),
         };
         let reply = client.create_session(request).await.expect("created");

@@ -50,7 +50,10 @@ async fn a_refused_mount_is_told_from_other_mistakes_and_makes_nothing() {
         ..SandboxSpec::default()
     };
     let status = client
-        .create_session(CreateSessionRequest { spec: Some(spec) })
+        .create_session(CreateSessionRequest {
+            spec: Some(spec),
+            attach: false,
+        })
         .await
         .expect_err("refused");
     assert_eq!(

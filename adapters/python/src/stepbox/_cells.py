@@ -122,8 +122,7 @@ def _streamed(
 
 
 def _whole(session: SessionFacts, reply: pb.RunCellResponse) -> Operation[ExecutionResult]:
-    rich = [_convert.rich_result(item) for item in reply.results]
-    return (yield from complete(session, reply.result, rich))
+    return (yield from complete(session, reply.result))
 
 
 def interrupt(session: SessionFacts, kernel_id: str) -> Operation[None]:

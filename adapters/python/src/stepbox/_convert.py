@@ -21,13 +21,7 @@ def _word(enum: Any, value: int, prefix: str) -> str:
         return f"unknown_{value}"
 
 
-def result(
-    message: pb.StepResult,
-    stdout: bytes,
-    stderr: bytes,
-    files: Iterable[pb.FileChange],
-    rich: list[RichResult] | None = None,
-) -> ExecutionResult:
+def result(message: pb.StepResult, stdout: bytes, stderr: bytes, files: Iterable[pb.FileChange]) -> ExecutionResult:
     """A step's result; output and files are given apart because the reply may have carried only part of them."""
     return ExecutionResult(
         stdout_bytes=stdout,
@@ -40,7 +34,8 @@ def result(
         runtime_notes=list(message.runtime_notes),
         truncated_stdout=message.stdout.truncated,
         truncated_stderr=message.stderr.truncated,
-        results=rich or [],
+        results=[rich_result(item) for item in message.results],
+        results_truncated=message.results_truncated,
         usage=usage(message.usage),
         limits=limits(message.limits),
         isolation=list(message.isolation),

@@ -14,7 +14,7 @@ from stepbox import _convert, _options, _shapes
 from stepbox._calls import Operation, Pull, Push, Unary
 from stepbox._errors import EngineError, MountRefused, SandboxError, SessionLost, StepboxError, Violation, refused
 from stepbox._pb import sandbox_pb2 as pb
-from stepbox._results import ExecutionResult, FileStat, Limit, RichResult
+from stepbox._results import ExecutionResult, FileStat, Limit
 
 QUEUE_S = 30.0  # the engine's `queue_timeout_s`
 GRACE_S = 5.0
@@ -251,9 +251,7 @@ def _streamed_step(
     return (yield from complete(session, results[-1]))
 
 
-def complete(
-    session: SessionFacts, result: pb.StepResult, rich: list[RichResult] | None = None
-) -> Operation[ExecutionResult]:
+def complete(session: SessionFacts, result: pb.StepResult) -> Operation[ExecutionResult]:
     """Fetches what a reply of bounded size could not carry, then lets the engine drop it."""
     stdout, stderr = result.stdout.data, result.stderr.data
     files = list(result.files)
@@ -277,7 +275,7 @@ def complete(
             )
         except StepboxError:
             pass  # the result is whole, and the engine drops it by itself in a minute
-    return _convert.result(result, stdout, stderr, files, rich)
+    return _convert.result(result, stdout, stderr, files)
 
 
 def _rest_of_output(session: SessionFacts, step_id: str, stream: pb.Stream, first: pb.OutputStream) -> Operation[bytes]:

@@ -160,7 +160,9 @@ class ExecutionResult:
         runtime_notes: Sentences by the engine.
         truncated_stdout: More was written than was kept; `stdout_total_bytes` says how much.
         truncated_stderr: The same of standard error.
-        results: What a cell of a kernel shows beside its output; empty of a step.
+        results: What Python code shows beside its output: the value of the last expression, what it gave to `display`,
+            and figures. By the word of the interpreter, which is the code's own.
+        results_truncated: More was shown than was kept.
         usage: What the step used.
         limits: `memory`, `pids`, `cpu`, `workspace` and `workspace_files`: the value, and what holds it.
         isolation: The layers that were in force.
@@ -188,6 +190,7 @@ class ExecutionResult:
     truncated_stdout: bool = False
     truncated_stderr: bool = False
     results: list[RichResult] = field(default_factory=list)
+    results_truncated: bool = False
     usage: Usage = field(default_factory=Usage)
     limits: dict[str, Limit] = field(default_factory=dict)
     isolation: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ use super::spec::cap;
 use super::{id, path, session_id};
 use crate::api::pb;
 use crate::api::status::invalid;
-use crate::outcome::{CellResult, RichResult};
+use crate::outcome::StepResult;
 use crate::session::StepEvent;
 use crate::spec::request::{Cap, ProgramRequest, StepRequest};
 use crate::spec::{StepSpec, parse_step};
@@ -76,30 +76,16 @@ fn python(source: Vec<u8>, timeout_s: Option<f64>) -> StepRequest {
         cwd: None,
         stdin: None,
         user: None,
+        merge_stderr: false,
     }
 }
 
 /// The reply, and whether all of the step's part is in it.
 #[must_use]
-pub fn result(cell: &CellResult) -> (pb::RunCellResponse, bool) {
-    let CellResult { step, results } = cell;
-    let (step, whole) = super::result::result(step);
-    let reply = pb::RunCellResponse {
-        result: Some(step),
-        results: results.iter().map(rich).collect(),
-    };
+pub fn result(cell: &StepResult) -> (pb::RunCellResponse, bool) {
+    let (step, whole) = super::result::result(cell);
+    let reply = pb::RunCellResponse { result: Some(step) };
     (reply, whole)
-}
-
-fn rich(result: &RichResult) -> pb::RichResult {
-    let RichResult { main, data } = result;
-    pb::RichResult {
-        data: data
-            .iter()
-            .map(|(kind, data)| (kind.clone(), data.clone().into()))
-            .collect(),
-        main: *main,
-    }
 }
 
 /// A live event to the wire.

@@ -6,7 +6,7 @@ use prost::Message;
 use crate::api::pb;
 use crate::outcome::{
     AppliedLimit, ChangeKind, EnforcedBy, Fault, FaultDetail, FaultKind, FileChange, FileKind,
-    Output, Resource, Start, StepResult, Usage, Verdict,
+    Output, Resource, RichResult, Start, StepResult, Usage, Verdict,
 };
 use crate::session::StepEvent;
 
@@ -35,6 +35,8 @@ pub fn result(result: &StepResult) -> (pb::StepResult, bool) {
         isolation,
         image_digest,
         start,
+        results,
+        results_truncated,
     } = result;
     let Verdict {
         exit_code,
@@ -65,8 +67,21 @@ pub fn result(result: &StepResult) -> (pb::StepResult, bool) {
         isolation: isolation.clone(),
         image_digest: image_digest.clone(),
         start: start.map_or(pb::Start::Unspecified, self::start).into(),
+        results: results.iter().map(rich).collect(),
+        results_truncated: *results_truncated,
     };
     (reply, whole)
+}
+
+fn rich(result: &RichResult) -> pb::RichResult {
+    let RichResult { main, data } = result;
+    pb::RichResult {
+        data: data
+            .iter()
+            .map(|(kind, data)| (kind.clone(), data.clone().into()))
+            .collect(),
+        main: *main,
+    }
 }
 
 /// How a process came to be, to the wire.

@@ -21,6 +21,8 @@ fn empty() -> StepResult {
         isolation: vec![],
         image_digest: String::new(),
         start: None,
+        results: vec![],
+        results_truncated: false,
     }
 }
 

@@ -41,6 +41,10 @@ pub fn session(view: SessionView) -> pb::Session {
         image_digest,
         limits: limits.iter().map(limit).collect(),
         isolation,
+        resident: false,
+        ttl_ms: None,
+        idle_ms: None,
+        usage: None,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::api::backend::Backend;
 use crate::api::convert::{self, kernel::ids};
 use crate::api::pb;
 use crate::api::status::internal;
-use crate::outcome::CellResult;
+use crate::outcome::StepResult;
 use crate::session::SessionError;
 use crate::spec::StepSpec;
 
@@ -135,12 +135,12 @@ async fn follow<B: Backend>(
     }
     let ended = task.await;
     stop.disarm();
-    let ended: Result<CellResult, SessionError> =
+    let ended: Result<StepResult, SessionError> =
         ended.map_err(|error| internal("a cell's task", &error))?;
     let cell = ended?;
     let (reply, whole) = convert::kernel::result(&cell);
     if !whole {
-        backend.keep(id, Arc::new(cell.step));
+        backend.keep(id, Arc::new(cell));
     }
     Ok(reply)
 }

@@ -184,7 +184,7 @@ class Interpreter(_message.Message):
     def __init__(self, executable: _Optional[bytes] = ..., prefixes: _Optional[_Iterable[bytes]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class SandboxSpec(_message.Message):
-    __slots__ = ("image", "setup", "workspace", "memory_mb", "cpus", "pids", "timeout_s", "network", "egress_allow", "egress_allow_set", "mounts", "tmpfs", "tmpfs_set", "env", "max_output_bytes", "deps_readonly", "enforce_limits", "track_files", "prewarm", "preload", "security_profile", "cap_drop", "cap_drop_set", "user", "workspace_max_bytes", "workspace_max_files", "profiles", "name", "resident", "ttl_s", "file_diffs", "labels", "setup_network", "packages", "npm_packages", "egress_credentials", "isolation_mode", "protect", "protect_set", "allow_sockets", "interpreter", "host_packages", "devices")
+    __slots__ = ("image", "setup", "workspace", "memory_mb", "cpus", "pids", "timeout_s", "network", "egress_allow", "egress_allow_set", "mounts", "tmpfs", "tmpfs_set", "env", "max_output_bytes", "deps_readonly", "enforce_limits", "track_files", "prewarm", "preload", "security_profile", "cap_drop", "cap_drop_set", "user", "workspace_max_bytes", "workspace_max_files", "profiles", "name", "resident", "ttl_s", "file_diffs", "labels", "setup_network", "packages", "npm_packages", "egress_credentials", "isolation_mode", "protect", "protect_set", "allow_sockets", "interpreter", "host_packages", "devices", "from_snapshot", "event_log")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +256,8 @@ class SandboxSpec(_message.Message):
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     HOST_PACKAGES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    FROM_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    EVENT_LOG_FIELD_NUMBER: _ClassVar[int]
     image: str
     setup: str
     workspace: bytes
@@ -299,7 +301,9 @@ class SandboxSpec(_message.Message):
     interpreter: Interpreter
     host_packages: _containers.RepeatedScalarFieldContainer[bytes]
     devices: _containers.ScalarMap[str, str]
-    def __init__(self, image: _Optional[str] = ..., setup: _Optional[str] = ..., workspace: _Optional[bytes] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., cpus: _Optional[float] = ..., pids: _Optional[_Union[Cap, _Mapping]] = ..., timeout_s: _Optional[float] = ..., network: _Optional[_Union[Network, str]] = ..., egress_allow: _Optional[_Iterable[str]] = ..., egress_allow_set: bool = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., tmpfs: _Optional[_Iterable[_Union[Tmpfs, _Mapping]]] = ..., tmpfs_set: bool = ..., env: _Optional[_Mapping[str, str]] = ..., max_output_bytes: _Optional[int] = ..., deps_readonly: bool = ..., enforce_limits: bool = ..., track_files: bool = ..., prewarm: _Optional[int] = ..., preload: _Optional[_Iterable[str]] = ..., security_profile: _Optional[_Union[SecurityProfile, str]] = ..., cap_drop: _Optional[_Iterable[str]] = ..., cap_drop_set: bool = ..., user: _Optional[str] = ..., workspace_max_bytes: _Optional[_Union[Cap, _Mapping]] = ..., workspace_max_files: _Optional[_Union[Cap, _Mapping]] = ..., profiles: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., resident: bool = ..., ttl_s: _Optional[float] = ..., file_diffs: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., setup_network: _Optional[str] = ..., packages: _Optional[_Iterable[str]] = ..., npm_packages: _Optional[_Iterable[str]] = ..., egress_credentials: _Optional[_Mapping[str, str]] = ..., isolation_mode: _Optional[_Union[IsolationMode, str]] = ..., protect: _Optional[_Iterable[str]] = ..., protect_set: bool = ..., allow_sockets: bool = ..., interpreter: _Optional[_Union[Interpreter, _Mapping]] = ..., host_packages: _Optional[_Iterable[bytes]] = ..., devices: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    from_snapshot: str
+    event_log: bool
+    def __init__(self, image: _Optional[str] = ..., setup: _Optional[str] = ..., workspace: _Optional[bytes] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., cpus: _Optional[float] = ..., pids: _Optional[_Union[Cap, _Mapping]] = ..., timeout_s: _Optional[float] = ..., network: _Optional[_Union[Network, str]] = ..., egress_allow: _Optional[_Iterable[str]] = ..., egress_allow_set: bool = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., tmpfs: _Optional[_Iterable[_Union[Tmpfs, _Mapping]]] = ..., tmpfs_set: bool = ..., env: _Optional[_Mapping[str, str]] = ..., max_output_bytes: _Optional[int] = ..., deps_readonly: bool = ..., enforce_limits: bool = ..., track_files: bool = ..., prewarm: _Optional[int] = ..., preload: _Optional[_Iterable[str]] = ..., security_profile: _Optional[_Union[SecurityProfile, str]] = ..., cap_drop: _Optional[_Iterable[str]] = ..., cap_drop_set: bool = ..., user: _Optional[str] = ..., workspace_max_bytes: _Optional[_Union[Cap, _Mapping]] = ..., workspace_max_files: _Optional[_Union[Cap, _Mapping]] = ..., profiles: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., resident: bool = ..., ttl_s: _Optional[float] = ..., file_diffs: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., setup_network: _Optional[str] = ..., packages: _Optional[_Iterable[str]] = ..., npm_packages: _Optional[_Iterable[str]] = ..., egress_credentials: _Optional[_Mapping[str, str]] = ..., isolation_mode: _Optional[_Union[IsolationMode, str]] = ..., protect: _Optional[_Iterable[str]] = ..., protect_set: bool = ..., allow_sockets: bool = ..., interpreter: _Optional[_Union[Interpreter, _Mapping]] = ..., host_packages: _Optional[_Iterable[bytes]] = ..., devices: _Optional[_Mapping[str, str]] = ..., from_snapshot: _Optional[str] = ..., event_log: bool = ...) -> None: ...
 
 class CheckSpecRequest(_message.Message):
     __slots__ = ("spec",)
@@ -316,16 +320,20 @@ class CheckSpecResponse(_message.Message):
     def __init__(self, limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateSessionRequest(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "attach")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
     spec: SandboxSpec
-    def __init__(self, spec: _Optional[_Union[SandboxSpec, _Mapping]] = ...) -> None: ...
+    attach: bool
+    def __init__(self, spec: _Optional[_Union[SandboxSpec, _Mapping]] = ..., attach: bool = ...) -> None: ...
 
 class CreateSessionResponse(_message.Message):
-    __slots__ = ("session",)
+    __slots__ = ("session", "attached")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
     session: Session
-    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+    attached: bool
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ..., attached: bool = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id",)
@@ -360,7 +368,7 @@ class ListSessionsResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("session_id", "name", "labels", "workspace", "steps_running_count", "steps_done_count", "created_unix_ms", "image", "image_digest", "limits", "isolation")
+    __slots__ = ("session_id", "name", "labels", "workspace", "steps_running_count", "steps_done_count", "created_unix_ms", "image", "image_digest", "limits", "isolation", "resident", "ttl_ms", "idle_ms", "usage")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -379,6 +387,10 @@ class Session(_message.Message):
     IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     name: str
     labels: _containers.ScalarMap[str, str]
@@ -390,10 +402,24 @@ class Session(_message.Message):
     image_digest: str
     limits: _containers.RepeatedCompositeFieldContainer[Limit]
     isolation: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., workspace: _Optional[bytes] = ..., steps_running_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., image: _Optional[str] = ..., image_digest: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ...) -> None: ...
+    resident: bool
+    ttl_ms: int
+    idle_ms: int
+    usage: SessionUsage
+    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., workspace: _Optional[bytes] = ..., steps_running_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., image: _Optional[str] = ..., image_digest: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., resident: bool = ..., ttl_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ...) -> None: ...
+
+class SessionUsage(_message.Message):
+    __slots__ = ("memory_bytes", "tasks_count", "cpu_ms")
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TASKS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CPU_MS_FIELD_NUMBER: _ClassVar[int]
+    memory_bytes: int
+    tasks_count: int
+    cpu_ms: int
+    def __init__(self, memory_bytes: _Optional[int] = ..., tasks_count: _Optional[int] = ..., cpu_ms: _Optional[int] = ...) -> None: ...
 
 class StepOptions(_message.Message):
-    __slots__ = ("timeout_s", "memory_mb", "env", "cwd", "stdin", "user")
+    __slots__ = ("timeout_s", "memory_mb", "env", "cwd", "stdin", "user", "merge_stderr")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -407,13 +433,15 @@ class StepOptions(_message.Message):
     CWD_FIELD_NUMBER: _ClassVar[int]
     STDIN_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    MERGE_STDERR_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     memory_mb: Cap
     env: _containers.ScalarMap[str, str]
     cwd: bytes
     stdin: bytes
     user: str
-    def __init__(self, timeout_s: _Optional[float] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[bytes] = ..., stdin: _Optional[bytes] = ..., user: _Optional[str] = ...) -> None: ...
+    merge_stderr: bool
+    def __init__(self, timeout_s: _Optional[float] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[bytes] = ..., stdin: _Optional[bytes] = ..., user: _Optional[str] = ..., merge_stderr: bool = ...) -> None: ...
 
 class RunCodeRequest(_message.Message):
     __slots__ = ("session_id", "code", "language", "options", "args")
@@ -487,6 +515,160 @@ class OutputChunk(_message.Message):
     dropped_bytes: int
     def __init__(self, stream: _Optional[_Union[Stream, str]] = ..., sequence: _Optional[int] = ..., data: _Optional[bytes] = ..., dropped_bytes: _Optional[int] = ...) -> None: ...
 
+class TerminalSize(_message.Message):
+    __slots__ = ("rows", "columns")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: int
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
+
+class StartStepRequest(_message.Message):
+    __slots__ = ("run_code", "run", "terminal", "keep_stdin", "no_deadline")
+    RUN_CODE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    KEEP_STDIN_FIELD_NUMBER: _ClassVar[int]
+    NO_DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    run_code: RunCodeRequest
+    run: RunRequest
+    terminal: TerminalSize
+    keep_stdin: bool
+    no_deadline: bool
+    def __init__(self, run_code: _Optional[_Union[RunCodeRequest, _Mapping]] = ..., run: _Optional[_Union[RunRequest, _Mapping]] = ..., terminal: _Optional[_Union[TerminalSize, _Mapping]] = ..., keep_stdin: bool = ..., no_deadline: bool = ...) -> None: ...
+
+class StartStepResponse(_message.Message):
+    __slots__ = ("step_id",)
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    step_id: str
+    def __init__(self, step_id: _Optional[str] = ...) -> None: ...
+
+class PollStepRequest(_message.Message):
+    __slots__ = ("session_id", "step_id", "sequence", "wait_s", "max_bytes")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    step_id: str
+    sequence: int
+    wait_s: float
+    max_bytes: int
+    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., sequence: _Optional[int] = ..., wait_s: _Optional[float] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class PollStepResponse(_message.Message):
+    __slots__ = ("output", "next_sequence", "result")
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    output: _containers.RepeatedCompositeFieldContainer[OutputChunk]
+    next_sequence: int
+    result: StepResult
+    def __init__(self, output: _Optional[_Iterable[_Union[OutputChunk, _Mapping]]] = ..., next_sequence: _Optional[int] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
+
+class FollowStepRequest(_message.Message):
+    __slots__ = ("session_id", "step_id", "sequence")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    step_id: str
+    sequence: int
+    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class FollowStepResponse(_message.Message):
+    __slots__ = ("output", "result")
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    output: OutputChunk
+    result: StepResult
+    def __init__(self, output: _Optional[_Union[OutputChunk, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
+
+class WriteStdinRequest(_message.Message):
+    __slots__ = ("session_id", "step_id", "data", "close")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    step_id: str
+    data: bytes
+    close: bool
+    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., data: _Optional[bytes] = ..., close: bool = ...) -> None: ...
+
+class WriteStdinResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResizeStepRequest(_message.Message):
+    __slots__ = ("session_id", "step_id", "terminal")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    step_id: str
+    terminal: TerminalSize
+    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., terminal: _Optional[_Union[TerminalSize, _Mapping]] = ...) -> None: ...
+
+class ResizeStepResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SignalStepRequest(_message.Message):
+    __slots__ = ("session_id", "step_id", "signal")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    step_id: str
+    signal: int
+    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class SignalStepResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CancelStepRequest(_message.Message):
+    __slots__ = ("session_id", "step_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    step_id: str
+    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ...) -> None: ...
+
+class CancelStepResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListStepsRequest(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+
+class ListStepsResponse(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    def __init__(self, steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("step_id", "command", "background", "terminal", "running_ms", "result")
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    BACKGROUND_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_MS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    step_id: str
+    command: str
+    background: bool
+    terminal: bool
+    running_ms: int
+    result: StepResult
+    def __init__(self, step_id: _Optional[str] = ..., command: _Optional[str] = ..., background: bool = ..., terminal: bool = ..., running_ms: _Optional[int] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
+
 class Fault(_message.Message):
     __slots__ = ("type", "message", "syscall", "syscall_args", "pid", "program", "step", "errno", "path")
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -510,7 +692,7 @@ class Fault(_message.Message):
     def __init__(self, type: _Optional[_Union[FaultType, str]] = ..., message: _Optional[str] = ..., syscall: _Optional[str] = ..., syscall_args: _Optional[_Iterable[int]] = ..., pid: _Optional[int] = ..., program: _Optional[str] = ..., step: _Optional[str] = ..., errno: _Optional[int] = ..., path: _Optional[bytes] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step_id", "stdout", "stderr", "runtime_notes", "exit_code", "signal", "duration_ms", "duration_us", "fault", "files", "files_count", "files_truncated", "files_shared", "files_tracked", "usage", "limits", "isolation", "image_digest", "start")
+    __slots__ = ("step_id", "stdout", "stderr", "runtime_notes", "exit_code", "signal", "duration_ms", "duration_us", "fault", "files", "files_count", "files_truncated", "files_shared", "files_tracked", "usage", "limits", "isolation", "image_digest", "start", "results", "results_truncated")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     STDOUT_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
@@ -530,6 +712,8 @@ class StepResult(_message.Message):
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     step_id: str
     stdout: OutputStream
     stderr: OutputStream
@@ -549,7 +733,9 @@ class StepResult(_message.Message):
     isolation: _containers.RepeatedScalarFieldContainer[str]
     image_digest: str
     start: Start
-    def __init__(self, step_id: _Optional[str] = ..., stdout: _Optional[_Union[OutputStream, _Mapping]] = ..., stderr: _Optional[_Union[OutputStream, _Mapping]] = ..., runtime_notes: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., duration_ms: _Optional[int] = ..., duration_us: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., files: _Optional[_Iterable[_Union[FileChange, _Mapping]]] = ..., files_count: _Optional[int] = ..., files_truncated: bool = ..., files_shared: bool = ..., files_tracked: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., image_digest: _Optional[str] = ..., start: _Optional[_Union[Start, str]] = ...) -> None: ...
+    results: _containers.RepeatedCompositeFieldContainer[RichResult]
+    results_truncated: bool
+    def __init__(self, step_id: _Optional[str] = ..., stdout: _Optional[_Union[OutputStream, _Mapping]] = ..., stderr: _Optional[_Union[OutputStream, _Mapping]] = ..., runtime_notes: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., duration_ms: _Optional[int] = ..., duration_us: _Optional[int] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., files: _Optional[_Iterable[_Union[FileChange, _Mapping]]] = ..., files_count: _Optional[int] = ..., files_truncated: bool = ..., files_shared: bool = ..., files_tracked: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., image_digest: _Optional[str] = ..., start: _Optional[_Union[Start, str]] = ..., results: _Optional[_Iterable[_Union[RichResult, _Mapping]]] = ..., results_truncated: bool = ...) -> None: ...
 
 class OutputStream(_message.Message):
     __slots__ = ("data", "kept_bytes", "total_bytes", "head_bytes", "truncated")
@@ -711,12 +897,10 @@ class RunCellRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., kernel_id: _Optional[str] = ..., code: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
 class RunCellResponse(_message.Message):
-    __slots__ = ("result", "results")
+    __slots__ = ("result",)
     RESULT_FIELD_NUMBER: _ClassVar[int]
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
     result: StepResult
-    results: _containers.RepeatedCompositeFieldContainer[RichResult]
-    def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ..., results: _Optional[_Iterable[_Union[RichResult, _Mapping]]] = ...) -> None: ...
+    def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
 
 class RunCellStreamResponse(_message.Message):
     __slots__ = ("started", "output", "result")
@@ -912,6 +1096,168 @@ class MoveRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., source: _Optional[bytes] = ..., target: _Optional[bytes] = ..., replace: bool = ...) -> None: ...
 
 class MoveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GlobFilesRequest(_message.Message):
+    __slots__ = ("session_id", "pattern", "path", "files_only")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FILES_ONLY_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    pattern: str
+    path: bytes
+    files_only: bool
+    def __init__(self, session_id: _Optional[str] = ..., pattern: _Optional[str] = ..., path: _Optional[bytes] = ..., files_only: bool = ...) -> None: ...
+
+class GrepFilesRequest(_message.Message):
+    __slots__ = ("session_id", "pattern", "path", "literal", "ignore_case", "glob", "max_count")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    LITERAL_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_CASE_FIELD_NUMBER: _ClassVar[int]
+    GLOB_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    pattern: str
+    path: bytes
+    literal: bool
+    ignore_case: bool
+    glob: str
+    max_count: int
+    def __init__(self, session_id: _Optional[str] = ..., pattern: _Optional[str] = ..., path: _Optional[bytes] = ..., literal: bool = ..., ignore_case: bool = ..., glob: _Optional[str] = ..., max_count: _Optional[int] = ...) -> None: ...
+
+class GrepFilesResponse(_message.Message):
+    __slots__ = ("matches", "truncated")
+    MATCHES_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    matches: _containers.RepeatedCompositeFieldContainer[GrepMatch]
+    truncated: bool
+    def __init__(self, matches: _Optional[_Iterable[_Union[GrepMatch, _Mapping]]] = ..., truncated: bool = ...) -> None: ...
+
+class GrepMatch(_message.Message):
+    __slots__ = ("path", "line_number", "line")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    LINE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    path: bytes
+    line_number: int
+    line: bytes
+    def __init__(self, path: _Optional[bytes] = ..., line_number: _Optional[int] = ..., line: _Optional[bytes] = ...) -> None: ...
+
+class EditFileRequest(_message.Message):
+    __slots__ = ("session_id", "path", "old_text", "new_text", "replace_all")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OLD_TEXT_FIELD_NUMBER: _ClassVar[int]
+    NEW_TEXT_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_ALL_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    path: bytes
+    old_text: bytes
+    new_text: bytes
+    replace_all: bool
+    def __init__(self, session_id: _Optional[str] = ..., path: _Optional[bytes] = ..., old_text: _Optional[bytes] = ..., new_text: _Optional[bytes] = ..., replace_all: bool = ...) -> None: ...
+
+class EditFileResponse(_message.Message):
+    __slots__ = ("replacements_count", "diff")
+    REPLACEMENTS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    replacements_count: int
+    diff: str
+    def __init__(self, replacements_count: _Optional[int] = ..., diff: _Optional[str] = ...) -> None: ...
+
+class ExportFilesRequest(_message.Message):
+    __slots__ = ("session_id", "path")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    path: bytes
+    def __init__(self, session_id: _Optional[str] = ..., path: _Optional[bytes] = ...) -> None: ...
+
+class ExportFilesResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class ImportFilesRequest(_message.Message):
+    __slots__ = ("session_id", "path", "data")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    path: bytes
+    data: bytes
+    def __init__(self, session_id: _Optional[str] = ..., path: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ImportFilesResponse(_message.Message):
+    __slots__ = ("entries_count",)
+    ENTRIES_COUNT_FIELD_NUMBER: _ClassVar[int]
+    entries_count: int
+    def __init__(self, entries_count: _Optional[int] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("snapshot_id", "name", "created_unix_ms", "entries_count", "size_bytes", "stored_bytes")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    name: str
+    created_unix_ms: int
+    entries_count: int
+    size_bytes: int
+    stored_bytes: int
+    def __init__(self, snapshot_id: _Optional[str] = ..., name: _Optional[str] = ..., created_unix_ms: _Optional[int] = ..., entries_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+
+class CreateSnapshotRequest(_message.Message):
+    __slots__ = ("session_id", "name")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    name: str
+    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class CreateSnapshotResponse(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: Snapshot
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class RestoreSnapshotRequest(_message.Message):
+    __slots__ = ("session_id", "snapshot")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    snapshot: str
+    def __init__(self, session_id: _Optional[str] = ..., snapshot: _Optional[str] = ...) -> None: ...
+
+class RestoreSnapshotResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSnapshotsResponse(_message.Message):
+    __slots__ = ("snapshots",)
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ...) -> None: ...
+
+class RemoveSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    def __init__(self, snapshot: _Optional[str] = ...) -> None: ...
+
+class RemoveSnapshotResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -89,6 +89,46 @@ class SandboxStub(object):
                 request_serializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepRequest.SerializeToString,
                 response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepResponse.FromString,
                 _registered_method=True)
+        self.StartStep = channel.unary_unary(
+                '/stepbox.v1.Sandbox/StartStep',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.StartStepRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.StartStepResponse.FromString,
+                _registered_method=True)
+        self.PollStep = channel.unary_unary(
+                '/stepbox.v1.Sandbox/PollStep',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.PollStepRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.PollStepResponse.FromString,
+                _registered_method=True)
+        self.FollowStep = channel.unary_stream(
+                '/stepbox.v1.Sandbox/FollowStep',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.FollowStepRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.FollowStepResponse.FromString,
+                _registered_method=True)
+        self.WriteStdin = channel.unary_unary(
+                '/stepbox.v1.Sandbox/WriteStdin',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.WriteStdinRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.WriteStdinResponse.FromString,
+                _registered_method=True)
+        self.ResizeStep = channel.unary_unary(
+                '/stepbox.v1.Sandbox/ResizeStep',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.ResizeStepRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ResizeStepResponse.FromString,
+                _registered_method=True)
+        self.SignalStep = channel.unary_unary(
+                '/stepbox.v1.Sandbox/SignalStep',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.SignalStepRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.SignalStepResponse.FromString,
+                _registered_method=True)
+        self.CancelStep = channel.unary_unary(
+                '/stepbox.v1.Sandbox/CancelStep',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.CancelStepRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.CancelStepResponse.FromString,
+                _registered_method=True)
+        self.ListSteps = channel.unary_unary(
+                '/stepbox.v1.Sandbox/ListSteps',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.ListStepsRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ListStepsResponse.FromString,
+                _registered_method=True)
         self.StartKernel = channel.unary_unary(
                 '/stepbox.v1.Sandbox/StartKernel',
                 request_serializer=stepbox_dot_v1_dot_sandbox__pb2.StartKernelRequest.SerializeToString,
@@ -153,6 +193,51 @@ class SandboxStub(object):
                 '/stepbox.v1.Sandbox/Move',
                 request_serializer=stepbox_dot_v1_dot_sandbox__pb2.MoveRequest.SerializeToString,
                 response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.MoveResponse.FromString,
+                _registered_method=True)
+        self.GlobFiles = channel.unary_stream(
+                '/stepbox.v1.Sandbox/GlobFiles',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.GlobFilesRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ListFilesResponse.FromString,
+                _registered_method=True)
+        self.GrepFiles = channel.unary_stream(
+                '/stepbox.v1.Sandbox/GrepFiles',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.GrepFilesRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.GrepFilesResponse.FromString,
+                _registered_method=True)
+        self.EditFile = channel.unary_unary(
+                '/stepbox.v1.Sandbox/EditFile',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.EditFileRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.EditFileResponse.FromString,
+                _registered_method=True)
+        self.ExportFiles = channel.unary_stream(
+                '/stepbox.v1.Sandbox/ExportFiles',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.ExportFilesRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ExportFilesResponse.FromString,
+                _registered_method=True)
+        self.ImportFiles = channel.stream_unary(
+                '/stepbox.v1.Sandbox/ImportFiles',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.ImportFilesRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ImportFilesResponse.FromString,
+                _registered_method=True)
+        self.CreateSnapshot = channel.unary_unary(
+                '/stepbox.v1.Sandbox/CreateSnapshot',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.CreateSnapshotRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.CreateSnapshotResponse.FromString,
+                _registered_method=True)
+        self.RestoreSnapshot = channel.unary_unary(
+                '/stepbox.v1.Sandbox/RestoreSnapshot',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.RestoreSnapshotRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RestoreSnapshotResponse.FromString,
+                _registered_method=True)
+        self.ListSnapshots = channel.unary_unary(
+                '/stepbox.v1.Sandbox/ListSnapshots',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.ListSnapshotsRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ListSnapshotsResponse.FromString,
+                _registered_method=True)
+        self.RemoveSnapshot = channel.unary_unary(
+                '/stepbox.v1.Sandbox/RemoveSnapshot',
+                request_serializer=stepbox_dot_v1_dot_sandbox__pb2.RemoveSnapshotRequest.SerializeToString,
+                response_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RemoveSnapshotResponse.FromString,
                 _registered_method=True)
         self.GetInfo = channel.unary_unary(
                 '/stepbox.v1.Sandbox/GetInfo',
@@ -234,6 +319,59 @@ class SandboxServicer(object):
     def ReleaseStep(self, request, context):
         """Says that the kept output and changes of a step are no longer needed.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartStep(self, request, context):
+        """Starts a step in the background, with a terminal where one is asked for, and returns when the code runs or could not
+        be started. It belongs to its session, not to the client: it runs on when that hangs up.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PollStep(self, request, context):
+        """The output from a sequence number on, and the result once there is one; waits for something new if asked to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FollowStep(self, request, context):
+        """The same as it comes, to the result. To hang up stops nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteStdin(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResizeStep(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SignalStep(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelStep(self, request, context):
+        """Stops a step and all that it started; its result bears the fault `cancelled`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSteps(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -330,6 +468,65 @@ class SandboxServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GlobFiles(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GrepFiles(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EditFile(self, request, context):
+        """Replaces text in a file, whole or not at all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportFiles(self, request, context):
+        """The workspace, or a part of it, as a tar.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportFiles(self, request_iterator, context):
+        """Unpacks a tar into the workspace. An archive that would lead out of it, or that is not sound, is refused whole.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateSnapshot(self, request, context):
+        """Keeps the workspace as it is now. Snapshots are the engine's user's, outlive sessions and engines, and share what is alike.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreSnapshot(self, request, context):
+        """Makes the workspace what a snapshot holds. What fails leaves it as it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSnapshots(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetInfo(self, request, context):
         """Version, what this host gives, by what limits are enforced, and what is live.
         """
@@ -395,6 +592,46 @@ def add_SandboxServicer_to_server(servicer, server):
                     request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepRequest.FromString,
                     response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepResponse.SerializeToString,
             ),
+            'StartStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartStep,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.StartStepRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.StartStepResponse.SerializeToString,
+            ),
+            'PollStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.PollStep,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.PollStepRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.PollStepResponse.SerializeToString,
+            ),
+            'FollowStep': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowStep,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.FollowStepRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.FollowStepResponse.SerializeToString,
+            ),
+            'WriteStdin': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteStdin,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.WriteStdinRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.WriteStdinResponse.SerializeToString,
+            ),
+            'ResizeStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResizeStep,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ResizeStepRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ResizeStepResponse.SerializeToString,
+            ),
+            'SignalStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignalStep,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.SignalStepRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.SignalStepResponse.SerializeToString,
+            ),
+            'CancelStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelStep,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.CancelStepRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.CancelStepResponse.SerializeToString,
+            ),
+            'ListSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSteps,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ListStepsRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ListStepsResponse.SerializeToString,
+            ),
             'StartKernel': grpc.unary_unary_rpc_method_handler(
                     servicer.StartKernel,
                     request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.StartKernelRequest.FromString,
@@ -459,6 +696,51 @@ def add_SandboxServicer_to_server(servicer, server):
                     servicer.Move,
                     request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.MoveRequest.FromString,
                     response_serializer=stepbox_dot_v1_dot_sandbox__pb2.MoveResponse.SerializeToString,
+            ),
+            'GlobFiles': grpc.unary_stream_rpc_method_handler(
+                    servicer.GlobFiles,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.GlobFilesRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ListFilesResponse.SerializeToString,
+            ),
+            'GrepFiles': grpc.unary_stream_rpc_method_handler(
+                    servicer.GrepFiles,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.GrepFilesRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.GrepFilesResponse.SerializeToString,
+            ),
+            'EditFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.EditFile,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.EditFileRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.EditFileResponse.SerializeToString,
+            ),
+            'ExportFiles': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportFiles,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ExportFilesRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ExportFilesResponse.SerializeToString,
+            ),
+            'ImportFiles': grpc.stream_unary_rpc_method_handler(
+                    servicer.ImportFiles,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ImportFilesRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ImportFilesResponse.SerializeToString,
+            ),
+            'CreateSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSnapshot,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.CreateSnapshotRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.CreateSnapshotResponse.SerializeToString,
+            ),
+            'RestoreSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreSnapshot,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RestoreSnapshotRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.RestoreSnapshotResponse.SerializeToString,
+            ),
+            'ListSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSnapshots,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.ListSnapshotsRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.ListSnapshotsResponse.SerializeToString,
+            ),
+            'RemoveSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveSnapshot,
+                    request_deserializer=stepbox_dot_v1_dot_sandbox__pb2.RemoveSnapshotRequest.FromString,
+                    response_serializer=stepbox_dot_v1_dot_sandbox__pb2.RemoveSnapshotResponse.SerializeToString,
             ),
             'GetInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetInfo,
@@ -763,6 +1045,222 @@ class Sandbox(object):
             '/stepbox.v1.Sandbox/ReleaseStep',
             stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepRequest.SerializeToString,
             stepbox_dot_v1_dot_sandbox__pb2.ReleaseStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/StartStep',
+            stepbox_dot_v1_dot_sandbox__pb2.StartStepRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.StartStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PollStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/PollStep',
+            stepbox_dot_v1_dot_sandbox__pb2.PollStepRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.PollStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/FollowStep',
+            stepbox_dot_v1_dot_sandbox__pb2.FollowStepRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.FollowStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteStdin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/WriteStdin',
+            stepbox_dot_v1_dot_sandbox__pb2.WriteStdinRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.WriteStdinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResizeStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/ResizeStep',
+            stepbox_dot_v1_dot_sandbox__pb2.ResizeStepRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.ResizeStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignalStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/SignalStep',
+            stepbox_dot_v1_dot_sandbox__pb2.SignalStepRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.SignalStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/CancelStep',
+            stepbox_dot_v1_dot_sandbox__pb2.CancelStepRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.CancelStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/ListSteps',
+            stepbox_dot_v1_dot_sandbox__pb2.ListStepsRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.ListStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1114,6 +1612,249 @@ class Sandbox(object):
             '/stepbox.v1.Sandbox/Move',
             stepbox_dot_v1_dot_sandbox__pb2.MoveRequest.SerializeToString,
             stepbox_dot_v1_dot_sandbox__pb2.MoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GlobFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/GlobFiles',
+            stepbox_dot_v1_dot_sandbox__pb2.GlobFilesRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.ListFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrepFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/GrepFiles',
+            stepbox_dot_v1_dot_sandbox__pb2.GrepFilesRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.GrepFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EditFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/EditFile',
+            stepbox_dot_v1_dot_sandbox__pb2.EditFileRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.EditFileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/ExportFiles',
+            stepbox_dot_v1_dot_sandbox__pb2.ExportFilesRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.ExportFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportFiles(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/stepbox.v1.Sandbox/ImportFiles',
+            stepbox_dot_v1_dot_sandbox__pb2.ImportFilesRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.ImportFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/CreateSnapshot',
+            stepbox_dot_v1_dot_sandbox__pb2.CreateSnapshotRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.CreateSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/RestoreSnapshot',
+            stepbox_dot_v1_dot_sandbox__pb2.RestoreSnapshotRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.RestoreSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/ListSnapshots',
+            stepbox_dot_v1_dot_sandbox__pb2.ListSnapshotsRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.ListSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepbox.v1.Sandbox/RemoveSnapshot',
+            stepbox_dot_v1_dot_sandbox__pb2.RemoveSnapshotRequest.SerializeToString,
+            stepbox_dot_v1_dot_sandbox__pb2.RemoveSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,
