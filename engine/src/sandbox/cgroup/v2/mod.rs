@@ -148,6 +148,8 @@ impl Tree {
         if delegate::is_scope(self.base.path()) {
             // A manager that has ended it already has no such unit any more.
             let _ = delegate::end_scope(self.base.path());
+            // One that walks the subtree while it goes gives up half-way, and forgets the scope's own cgroup.
+            let _ = self.base.remove();
         }
         Ok(())
     }
