@@ -135,7 +135,7 @@ impl Tree {
     pub(super) fn remove(&self) -> Result<(), CgroupError> {
         for name in self.top.children()? {
             if name != "engine" {
-                Directory::open(&self.top.path().join(name))?.remove_tree()?;
+                self.top.remove_child(&name)?;
             }
         }
         if self.engine_moved {
@@ -280,6 +280,15 @@ mod tests {
             "{error}"
         );
         assert!(!dir.path().join("stepbox-a").exists());
+    }
+
+    #[test]
+    fn a_child_that_the_manager_removed_first_is_no_failure() {
+        let (dir, base) = fake(&[]);
+        fs::create_dir_all(dir.path().join("launcher/below")).expect("children");
+        base.remove_child("launcher").expect("removed");
+        assert!(!dir.path().join("launcher").exists());
+        base.remove_child("launcher").expect("it is gone already");
     }
 
     #[test]
