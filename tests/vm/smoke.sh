@@ -2,11 +2,10 @@
 # Steps on a systemd host with cgroup v2: puts the built engine, the client and `guest/` together, and has the virtual
 # machine run them. STEPBOX_VM_ARCH, STEPBOX_VM_USER and STEPBOX_VM_KERNEL choose the machine, see run.sh.
 #
-#   smoke.sh [PROGRAM]     one of `guest/`: smoke.py, or containers.py
+#   smoke.sh [PROGRAM [TEST...]]     PROGRAM is one of `guest/`: smoke.py, or containers.py
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-program=${1:-smoke.py}
 architecture=${STEPBOX_VM_ARCH:-x86_64}
 binary=${STEPBOX_BIN:-$root/target/release/stepbox}
 [ "$architecture" = x86_64 ] || binary=${STEPBOX_VM_BIN:-$root/target/$architecture-unknown-linux-gnu/release/stepbox}
@@ -18,7 +17,7 @@ trap 'rm -rf "$payload"' EXIT
 
 cp "$here"/guest/* "$payload/"
 cp "$binary" "$payload/stepbox"
-echo "$program" > "$payload/program"
+echo "${*:-smoke.py}" > "$payload/program"
 
 # The machine has no network and no pip. Its interpreter is the same minor version as `.venv`'s, or the client stays out.
 python=$root/.venv/bin/python
