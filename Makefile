@@ -11,15 +11,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 ENGINE := target/release/stepbox
 PACKAGES := python langchain llamaindex openai
+CROSS := aarch64-unknown-linux-gnu
+# Debian: gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
+CROSS_LINKER := $(shell command -v aarch64-linux-gnu-gcc || echo cc)
 FOLDERS := $(addprefix adapters/,$(PACKAGES))
 
 export STEPBOX_BIN := $(CURDIR)/$(ENGINE)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-fallback test-vm soak clean
+.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-fallback test-vm engine-aarch64 test-vm-aarch64 soak clean
 
 help: ## say what there is to make
-	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.* ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: engine $(STAMP) ## build the engine, install everything into .venv
 
@@ -62,10 +65,20 @@ test-fallback: setup ## the limits where no cgroup can be had, as the caller and
 	tests/without_cgroups.sh tests/suite.sh fallback
 	[ "$$(id -u)" -ne 0 ] || STEPBOX_TEST_CGROUPS=none tests/as_user.sh tests/suite.sh fallback
 
-test-vm: setup ## run steps as an ordinary user of a systemd host with cgroup v2, in a virtual machine
+# Each boots a Debian with systemd and cgroup v2 in an emulator (qemu, no KVM): the host that most users have.
+test-vm: setup ## virtual machine (systemd, cgroup v2): steps as a user and as root, containers
 	tests/vm/smoke.sh
+	STEPBOX_VM_USER=root tests/vm/smoke.sh
+	STEPBOX_VM_USER=root STEPBOX_VM_KERNEL=backports tests/vm/smoke.sh containers.py
 
-soak: setup test-vm ## 10,000 steps in a row, and the virtual machine
+engine-aarch64:
+	rustup target add $(CROSS) 2> /dev/null
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(CROSS_LINKER) cargo build --release --locked --target $(CROSS)
+
+test-vm-aarch64: $(STAMP) engine-aarch64 ## the same steps as a user of such a machine of aarch64
+	STEPBOX_VM_ARCH=aarch64 tests/vm/smoke.sh
+
+soak: setup test-vm test-vm-aarch64 ## 10,000 steps in a row, and the virtual machines
 	$(BIN)/python tests/soak.py
 
 bench: setup ## times of calls, beside a plain subprocess and bubblewrap; BENCH=--quick is short

@@ -35,6 +35,10 @@ fn compile_template(out: &Path) -> Result<(), Box<dyn Error>> {
         reason = "the compiler that builds the engine, at build time"
     )]
     let mut compiler = Command::new(std::env::var("RUSTC")?);
+    // Of another architecture it cannot be the default one; cargo says which one the engine is linked by.
+    if let Ok(linker) = std::env::var("RUSTC_LINKER") {
+        compiler.arg("-C").arg(format!("linker={linker}"));
+    }
     let compiled = compiler
         .args(["--crate-name", "stepbox_template", "--crate-type", "cdylib"])
         .args(["--edition", "2024", "--target", &std::env::var("TARGET")?])

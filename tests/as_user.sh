@@ -6,9 +6,13 @@
 #
 # With STEPBOX_TEST_CGROUPS=none the user gets no cgroup.
 #
-# The user has a home and a temporary directory of its own, no groups and no entry in passwd. Where a directory above
-# the checkout or the interpreter is closed to others (`/root` is), the command sees it in a mount namespace of its own
-# with nothing in it but these.
+# The user has a home and a temporary directory of its own, and no groups. Where a directory above the checkout or the
+# interpreter is closed to others (`/root` is), the command sees it in a mount namespace of its own with nothing in it but
+# these.
+#
+# Where newuidmap and newgidmap are, the user has a range of ids too, and the name that those programs ask for: in
+# copies of /etc/passwd, /etc/subuid and /etc/subgid that this mount namespace alone has. STEPBOX_TEST_IDS=none: no range,
+# and no name.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd -P)
@@ -100,6 +104,21 @@ closed() {
     echo "$found"
 }
 
+ids=none bounding=-all
+if [ "${STEPBOX_TEST_IDS:-}" != none ] && command -v newuidmap newgidmap > /dev/null && [ -e /etc/subuid ] && [ -e /etc/subgid ]; then
+    # As `usermod --add-subuids` would write it.
+    for file in passwd subuid subgid; do
+        cp --preserve=mode "/etc/$file" "$place/$file"
+    done
+    echo "stepbox-tests:x:$uid:$uid::$place/home:/bin/sh" >> "$place/passwd"
+    echo "stepbox-tests:$STEPBOX_TEST_RANGE" | tee -a "$place/subuid" >> "$place/subgid"
+    for file in passwd subuid subgid; do
+        mount --bind "$place/$file" "/etc/$file"
+    done
+    # All that these programs, which are root's, have to have.
+    ids=range bounding=-all,+setuid,+setgid,+dac_override,+sys_admin
+fi
+
 mkdir "$place/stage"
 declare -A doors=()
 for index in "${!needed[@]}"; do
@@ -117,12 +136,15 @@ for door in "${!doors[@]}"; do
     done
 done
 cd "$PWD"
-exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all --bounding-set=-all \
+exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all --bounding-set="$bounding" \
     env -i HOME="$place/home" TMPDIR="$place/tmp" PATH="$PATH" LANG=C.UTF-8 \
-    STEPBOX_TEST_REQUIRE="${STEPBOX_TEST_REQUIRE:-}" PYTHONDONTWRITEBYTECODE=1 "$@"
+    STEPBOX_TEST_REQUIRE="${STEPBOX_TEST_REQUIRE:-}" STEPBOX_TEST_IDS="$ids" PYTHONDONTWRITEBYTECODE=1 "$@"
 ENTER
 
 prefix=$("$root/.venv/bin/python" -c 'import os, sys; print(os.path.realpath(sys.base_prefix))')
+# No account's: below what a root engine takes, and far above what is given out.
+range_first=1700000000 range_count=65536
+export STEPBOX_TEST_RANGE=$range_first:$range_count
 code=0
 (
     for group in "${groups[@]}"; do
@@ -134,13 +156,14 @@ code=0
 
 # Whoever is killed is gone a moment later.
 for _ in $(seq 50); do
-    left=$(ps -o pid=,args= -U "$uid" || true)
+    left=$(ps -e -o uid=,pid=,args= | awk -v uid="$uid" -v first="$range_first" -v count="$range_count" \
+        '$1 == uid || ($1 >= first && $1 < first + count) { $1 = ""; print }')
     [ -n "$left" ] || break
     sleep 0.1
 done
 if [ -n "$left" ]; then
     printf 'processes that are left:\n%s\n' "$left" >&2
-    ps -o pid= -U "$uid" | xargs -r kill -KILL
+    awk '{ print $1 }' <<< "$left" | xargs -r kill -KILL || true
     code=1
 fi
 found=$(find "$place/tmp" -mindepth 2 -path "$place/tmp/stepbox-$uid/*")

@@ -339,7 +339,7 @@ impl Launcher {
             realm::main(&theirs, ids.is_some());
         };
         let realm = Realm {
-            namespace: open_namespace(child.pid).at(Step::Realm, operand.clone())?,
+            namespace: open_namespace(ids.map(|_| child.pid)).at(Step::Realm, operand.clone())?,
             socket: ours,
             child,
             ids,
@@ -575,10 +575,13 @@ fn open_source(path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
-fn open_namespace(pid: i32) -> io::Result<OwnedFd> {
+/// The user namespace of a child, or the own one, where a child that has no other is in too: a security module may let
+/// nobody look into another process.
+fn open_namespace(child: Option<i32>) -> io::Result<OwnedFd> {
+    let process = child.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     Ok(openat(
         CWD,
-        format!("/proc/{pid}/ns/user"),
+        format!("/proc/{process}/ns/user"),
         OFlags::RDONLY | OFlags::CLOEXEC,
         FileMode::empty(),
     )?)
@@ -594,7 +597,7 @@ fn user_namespace(uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
     };
     let namespace = write_proc(&format!("/proc/{}/uid_map", child.pid), uid_map)
         .and_then(|()| write_proc(&format!("/proc/{}/gid_map", child.pid), gid_map))
-        .and_then(|()| open_namespace(child.pid));
+        .and_then(|()| open_namespace(Some(child.pid)));
     drop(hold_write);
     rustix::process::waitid(
         rustix::process::WaitId::PidFd(child.pidfd.as_fd()),

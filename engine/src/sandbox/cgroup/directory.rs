@@ -215,16 +215,21 @@ impl Directory {
     /// Removes this cgroup and all below it.
     pub(super) fn remove_tree(&self) -> Result<(), CgroupError> {
         for name in self.children()? {
-            match Self::open(&self.path.join(name)) {
-                Ok(child) => child.remove_tree()?,
-                Err(CgroupError::Open {
-                    source: Errno::NOENT,
-                    ..
-                }) => {}
-                Err(error) => return Err(error),
-            }
+            self.remove_child(&name)?;
         }
         self.remove()
+    }
+
+    /// Removes a child and all below it. A manager that ends a scope removes what is in it at the same time.
+    pub(super) fn remove_child(&self, name: &str) -> Result<(), CgroupError> {
+        match Self::open(&self.path.join(name)) {
+            Ok(child) => child.remove_tree(),
+            Err(CgroupError::Open {
+                source: Errno::NOENT | Errno::NODEV,
+                ..
+            }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

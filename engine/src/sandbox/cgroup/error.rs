@@ -1,7 +1,7 @@
 //! What can go wrong with cgroups, and why a controller cannot be used.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -134,6 +134,13 @@ impl Obstacle {
             Self::Denied { errno, .. } if *errno == Errno::ROFS.raw_os_error() => {
                 "mount -o remount,rw /sys/fs/cgroup, or start the container with --privileged or \
                  --security-opt writable-cgroups=true"
+                    .into()
+            }
+            Self::Denied { .. } | Self::NotDelegated { .. }
+                if version == Version::V2 && !Path::new("/run/systemd/system").exists() =>
+            {
+                "in a container, give its root a cgroup that can be written to: \
+                 docker run --user 0 --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw"
                     .into()
             }
             Self::Denied { .. } | Self::NotDelegated { .. } if version == Version::V2 => {

@@ -37,9 +37,11 @@ pub(super) enum Refused {
 pub fn explain(error: &StepError) -> Option<Explanation> {
     let refused = match error.step {
         Step::UserNamespace | Step::Realm | Step::OwnUsers => Refused::UserNamespace,
-        Step::MountNamespace | Step::EnterRoot | Step::RootTmpfs | Step::CloneSandbox => {
-            Refused::Namespace
-        }
+        Step::MountNamespace
+        | Step::EnterRoot
+        | Step::RootTmpfs
+        | Step::CloneSandbox
+        | Step::Hostname => Refused::Namespace,
         Step::LoopbackUp => Refused::NetworkNamespace,
         Step::TemplateProc | Step::MountProc => Refused::Proc,
         _ => return None,
@@ -173,10 +175,11 @@ fn container(errno: i32, around: &Surroundings) -> Option<Explanation> {
     if !matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS) {
         return None;
     }
-    let by = if around.filtered {
-        "the seccomp filter of"
-    } else {
-        "a security profile of"
+    let by = match &around.apparmor_profile {
+        // A filter of a runtime's says EPERM or ENOSYS.
+        Some(profile) if errno == libc::EACCES => format!("the AppArmor profile {profile} of"),
+        _ if around.filtered => "the seccomp filter of".to_owned(),
+        _ => "a security profile of".to_owned(),
     };
     Some(Explanation::new(
         format!("{by} {} refuses it", container.name()),

@@ -18,6 +18,8 @@ pub struct Surroundings {
     pub chrooted: bool,
     /// `kernel.apparmor_restrict_unprivileged_userns`, a switch of Ubuntu's kernels.
     pub apparmor_restricts: Option<u64>,
+    /// The profile of AppArmor's that this process is held to.
+    pub apparmor_profile: Option<String>,
     /// A seccomp filter was loaded before this process started.
     pub filtered: bool,
     /// Mounts over parts of `/proc`: while there is one, the kernel lets no user namespace mount a `/proc` of its own.
@@ -61,7 +63,8 @@ impl Container {
                  --security-opt systempaths=unconfined"
             }
             Self::Podman => {
-                "podman run --security-opt seccomp=unconfined --security-opt unmask=ALL"
+                "podman run --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
+                 --security-opt unmask=ALL"
             }
             Self::Kubernetes => {
                 "in the pod: hostUsers: false, and in the container: securityContext: {procMount: Unmasked, \
@@ -98,6 +101,7 @@ impl Surroundings {
                 .collect(),
             chrooted: is_chrooted(&read("/proc/self/mountinfo")),
             apparmor_restricts: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+            apparmor_profile: enforced(&read("/proc/self/attr/apparmor/current")),
             filtered: is_filtered(&read("/proc/self/status")),
             masked_proc: masks(&read("/proc/self/mountinfo")),
             nested: is_nested(&read("/proc/self/uid_map")),
@@ -120,6 +124,14 @@ fn is_chrooted(mountinfo: &str) -> bool {
 
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// `unconfined`, or a name and what is done about it.
+fn enforced(label: &str) -> Option<String> {
+    label
+        .trim_end_matches(['\n', '\0'])
+        .strip_suffix(" (enforce)")
+        .map(str::to_owned)
 }
 
 fn is_filtered(status: &str) -> bool {
@@ -172,6 +184,12 @@ mod tests {
     fn a_filter_a_mask_and_a_nested_map_are_seen() {
         assert!(is_filtered("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"));
         assert!(!is_filtered("Seccomp:\t0\nSeccomp_filters:\t0\n"));
+        assert_eq!(
+            enforced("docker-default (enforce)\n").as_deref(),
+            Some("docker-default")
+        );
+        assert_eq!(enforced("unconfined\n"), None);
+        assert_eq!(enforced("probe (complain)\n"), None);
         assert!(!is_nested("         0          0 4294967295\n"));
         assert!(is_nested("         0     100000      65536\n"));
         let mounts = "22 27 0:21 / /proc rw - proc proc rw\n\

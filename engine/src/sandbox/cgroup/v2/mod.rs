@@ -135,7 +135,7 @@ impl Tree {
     pub(super) fn remove(&self) -> Result<(), CgroupError> {
         for name in self.top.children()? {
             if name != "engine" {
-                Directory::open(&self.top.path().join(name))?.remove_tree()?;
+                self.top.remove_child(&name)?;
             }
         }
         if self.engine_moved {
@@ -148,6 +148,8 @@ impl Tree {
         if delegate::is_scope(self.base.path()) {
             // A manager that has ended it already has no such unit any more.
             let _ = delegate::end_scope(self.base.path());
+            // One that walks the subtree while it goes gives up half-way, and forgets the scope's own cgroup.
+            let _ = self.base.remove();
         }
         Ok(())
     }
@@ -278,6 +280,15 @@ mod tests {
             "{error}"
         );
         assert!(!dir.path().join("stepbox-a").exists());
+    }
+
+    #[test]
+    fn a_child_that_the_manager_removed_first_is_no_failure() {
+        let (dir, base) = fake(&[]);
+        fs::create_dir_all(dir.path().join("launcher/below")).expect("children");
+        base.remove_child("launcher").expect("removed");
+        assert!(!dir.path().join("launcher").exists());
+        base.remove_child("launcher").expect("it is gone already");
     }
 
     #[test]
