@@ -12,9 +12,11 @@
 use serde::{Deserialize, Serialize};
 
 mod beneath;
+mod contents;
 mod diff;
 mod error;
 mod files;
+mod known;
 mod measure;
 pub mod ownership;
 mod path;
@@ -25,6 +27,7 @@ mod scan;
 mod snapshot;
 pub mod source;
 mod tree;
+mod unified;
 mod walk;
 mod watch;
 mod write;
@@ -32,6 +35,7 @@ mod write;
 pub use diff::diff;
 pub use error::display;
 pub use files::Listing;
+pub use known::Known;
 pub use measure::Held;
 pub use path::{MAX_PATH_BYTES, WorkspacePath};
 pub use risk::{PROTECTED, host_risk};

@@ -474,6 +474,8 @@ fn change(nth: usize) -> FileChange {
         mode: 0o644,
         old_path: None,
         host_risk: None,
+        diff: None,
+        diff_reason: None,
     }
 }
 
