@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ahead::Ahead;
+use super::texts::Texts;
 use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
@@ -22,6 +23,7 @@ pub(super) struct Inner {
     pub(super) cgroups: Arc<Cgroups>,
     pub(super) spares: Spares,
     pub(super) ahead: Ahead,
+    pub(super) texts: Texts,
     pub(super) templates: Templates,
     pub(super) directories: RuntimeDir,
     pub(super) bytecode: Bytecode,
@@ -61,6 +63,7 @@ impl Engine {
             inner: Arc::new(Inner {
                 spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
                 ahead: Ahead::default(),
+                texts: Texts::default(),
                 templates: Templates::new(launcher.clone()),
                 volumes: Volumes::new(&directories.scratch),
                 launcher,

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::snapshot::{Digest, Entry, Facts, Snapshot};
 
 /// Larger files have no difference shown, and are not kept.
-pub const MOST_FILE: u64 = 64 << 10;
+pub(super) const MOST_FILE: u64 = 64 << 10;
 /// What a kept file costs beside its text.
 const OVERHEAD: usize = 256;
 

@@ -72,6 +72,9 @@ impl Known {
         let snapshot =
             tree.scan_reading(budget, previous, |facts| contents.is_unsure(facts))?;
         self.contents.settle(&snapshot);
+        if previous.is_none() && snapshot.entries().is_empty() {
+            self.unread = false;
+        }
         Ok(snapshot)
     }
 
