@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::outcome::{AppliedLimit, FileStat, StepResult};
 use crate::session::{
-    Edited, Engine, Events, FileRead, FileWrite, KernelView, Live, SessionError, SessionView, StepEvent,
+    Edited, Engine, Events, FileRead, FileWrite, KernelView, Live, SessionError, SessionView,
+    StepEvent,
 };
 use crate::spec::{Grep, SandboxSpec, StepSpec};
 use crate::workspace::Matches;

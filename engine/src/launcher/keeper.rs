@@ -441,8 +441,8 @@ impl Keeper {
             .first()
             .and_then(|fd| datagram::read_data(fd).ok())
             .ok_or_else(|| broken("an edit without its texts"))?;
-        let (old, new): (Vec<u8>, Vec<u8>) = postcard::from_bytes(&texts)
-            .map_err(|error| broken(&error.to_string()))?;
+        let (old, new): (Vec<u8>, Vec<u8>) =
+            postcard::from_bytes(&texts).map_err(|error| broken(&error.to_string()))?;
         let edit = self
             .tree
             .edit(&WorkspacePath::parse(path)?, (&old, &new), all)?;

@@ -12,8 +12,8 @@ use crate::launcher::message::{
 };
 use crate::outcome::FileStat;
 use crate::sandbox::rootfs::RootSpec;
-use crate::sys::datagram;
 use crate::spec::Grep;
+use crate::sys::datagram;
 use crate::workspace::{FileError, Held, Matches};
 
 /// Why a keeper could not do what was asked.
@@ -62,7 +62,10 @@ impl Keeper {
             opened: AtomicBool::new(false),
             unread: AtomicBool::new(false),
         };
-        match keeper.ask(&ToKeeper::Attach { given, texts }, trees).await? {
+        match keeper
+            .ask(&ToKeeper::Attach { given, texts }, trees)
+            .await?
+        {
             (FromKeeper::Done, beside) => keeper.touched = beside.into_iter().next(),
             _ => return Err(PROTOCOL.into()),
         }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ahead::Ahead;
-use super::texts::Texts;
 use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
+use super::texts::Texts;
 use super::volumes::Volumes;
 use super::{Live, RuntimeDir, SessionError, SessionView, check, quota};
 use crate::outcome::{AppliedLimit, StepResult};

@@ -40,9 +40,9 @@ pub use file::{FileRead, FileWrite};
 pub use kernel::KernelView;
 pub use runtime_dir::{RuntimeDir, RuntimeDirError, scratch_parent};
 
+pub use crate::launcher::message::Edited;
 pub use crate::outcome::StepEvent;
 use crate::outcome::{AppliedLimit, FileChange, StepResult};
-pub use crate::launcher::message::Edited;
 pub use crate::pool::TemplateView;
 pub use crate::supervise::Events;
 

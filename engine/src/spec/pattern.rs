@@ -159,7 +159,10 @@ fn check_size(text: &str) -> Result<(), PatternError> {
 /// The regular expression alone: the crate that compiles it tells positions in a drawing of several lines.
 fn check_syntax(pattern: &str) -> Result<(), PatternError> {
     use regex_syntax::Error;
-    let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(pattern);
+    let parsed = regex_syntax::ParserBuilder::new()
+        .utf8(false)
+        .build()
+        .parse(pattern);
     let (message, at) = match parsed {
         Ok(_) => return Ok(()),
         Err(Error::Parse(error)) => (error.kind().to_string(), error.span().start.offset),
@@ -175,7 +178,10 @@ fn one_line(text: &str) -> String {
 
 /// Where the byte at `at` is, in characters from 1.
 fn character(text: &str, at: usize) -> usize {
-    text.char_indices().take_while(|(start, _)| *start < at).count() + 1
+    text.char_indices()
+        .take_while(|(start, _)| *start < at)
+        .count()
+        + 1
 }
 
 fn climbs(pattern: &str) -> Option<usize> {
@@ -303,7 +309,11 @@ mod tests {
             ("\\*", "a", false),
         ] {
             let parsed = PathPattern::parse(pattern).unwrap();
-            assert_eq!(parsed.matches(path.as_bytes(), false), expected, "{pattern} {path}");
+            assert_eq!(
+                parsed.matches(path.as_bytes(), false),
+                expected,
+                "{pattern} {path}"
+            );
         }
         assert!(PathPattern::parse("*").unwrap().matches(b"bad\xff", false));
         let directories = PathPattern::parse("*/").unwrap();
@@ -338,7 +348,12 @@ mod tests {
             let error = PathPattern::parse(pattern).unwrap_err();
             assert_eq!(error.position, position, "{pattern}: {error}");
         }
-        for (pattern, position) in [("a(b", Some(2)), ("é**", Some(3)), ("[z-a]", Some(2)), ("\\q", Some(1))] {
+        for (pattern, position) in [
+            ("a(b", Some(2)),
+            ("é**", Some(3)),
+            ("[z-a]", Some(2)),
+            ("\\q", Some(1)),
+        ] {
             let grep = Grep {
                 pattern: pattern.into(),
                 ..Grep::default()

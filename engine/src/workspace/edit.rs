@@ -98,7 +98,11 @@ fn no_match(before: &[u8], old: &[u8]) -> String {
 }
 
 fn difference(path: &[u8], before: &[u8], after: &[u8]) -> Option<Unified> {
-    let text = |bytes| std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    let text = |bytes| {
+        std::str::from_utf8(bytes)
+            .ok()
+            .filter(|text| !text.contains('\0'))
+    };
     let side = |text| Side {
         path: Some(path),
         text,

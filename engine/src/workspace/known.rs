@@ -16,7 +16,7 @@ use super::contents::{Content, Contents, MOST_FILE, hash};
 use super::diff::{Found, find};
 use super::scan::{facts_of, now_ns, racy_from};
 use super::snapshot::{Entry, Facts, Snapshot};
-use super::unified::{Side, unified};
+use super::unified::{Side, Unified, unified};
 use super::{Budget, FileError, Tree, beneath, rights};
 use crate::outcome::{FileChange, FileKind, NoDiff};
 
@@ -69,8 +69,7 @@ impl Known {
         previous: Option<&Snapshot>,
     ) -> Result<Snapshot, FileError> {
         let contents = &self.contents;
-        let snapshot =
-            tree.scan_reading(budget, previous, |facts| contents.is_unsure(facts))?;
+        let snapshot = tree.scan_reading(budget, previous, |facts| contents.is_unsure(facts))?;
         self.contents.settle(&snapshot);
         if previous.is_none() && snapshot.entries().is_empty() {
             self.unread = false;
@@ -156,12 +155,7 @@ impl Known {
 
     /// The changes from `before` to `after`, with their diffs where they are wanted.
     #[must_use]
-    pub fn changes(
-        &mut self,
-        tree: &Tree,
-        before: &Snapshot,
-        after: &Snapshot,
-    ) -> Vec<FileChange> {
+    pub fn changes(&mut self, tree: &Tree, before: &Snapshot, after: &Snapshot) -> Vec<FileChange> {
         let mut found = find(before, after);
         if self.on && !found.is_empty() {
             let described = rights::with_override(|| {
@@ -183,18 +177,25 @@ impl Known {
     ) {
         let until = Instant::now() + READ_TIME;
         let mut left = MOST_DIFFS;
-        let mut reads = 0;
-        for found in found {
-            if found.change.kind != FileKind::File {
-                continue;
-            }
-            let described = if reads >= MOST_READ || left == 0 || Instant::now() >= until {
-                self.unread = true;
-                Err(NoDiff::TooMany)
-            } else {
-                reads += 1;
-                let deadline = until.min(Instant::now() + COMPARE_TIME);
-                self.compare(tree, (before, after), found, left, deadline)
+        let files = |found: &&mut Found<'_>| found.change.kind == FileKind::File;
+        // All that is known of before is asked for first: to keep what is new may be to forget it.
+        let known: Vec<_> = found
+            .iter_mut()
+            .filter(files)
+            .take(MOST_READ)
+            .map(|found| found.before.map(|entry| self.text_before(before, entry)))
+            .collect();
+        let mut known = known.into_iter();
+        for found in found.iter_mut().filter(files) {
+            let described = match known.next() {
+                Some(old) if left > 0 && Instant::now() < until => {
+                    let deadline = until.min(Instant::now() + COMPARE_TIME);
+                    self.compare(tree, old, after, found, left, deadline)
+                }
+                _ => {
+                    self.unread = true;
+                    Err(NoDiff::TooMany)
+                }
             };
             let change = &mut found.change;
             match described {
@@ -208,22 +209,23 @@ impl Known {
         }
     }
 
+    fn text_before(&mut self, before: &Snapshot, entry: &Entry) -> Result<Content, NoDiff> {
+        if entry.size > MOST_FILE {
+            return Err(NoDiff::TooLarge);
+        }
+        let known = self.contents.find(before, entry);
+        known.ok_or(NoDiff::UnknownBefore)
+    }
+
     fn compare(
         &mut self,
         tree: &Tree,
-        (before, after): (&Snapshot, &Snapshot),
+        old: Option<Result<Content, NoDiff>>,
+        after: &Snapshot,
         found: &Found<'_>,
         left: usize,
         deadline: Instant,
-    ) -> Result<super::unified::Unified, NoDiff> {
-        // What is known of before is asked for first: to keep what is new may be to forget it.
-        let old = found.before.map(|entry| {
-            if entry.size > MOST_FILE {
-                return Err(NoDiff::TooLarge);
-            }
-            let known = self.contents.find(before, entry);
-            known.ok_or(NoDiff::UnknownBefore)
-        });
+    ) -> Result<Unified, NoDiff> {
         // It is read even where nothing can be shown of it now: the next change can be.
         let new = found.after.map(|entry| {
             if entry.size > MOST_FILE {
@@ -246,21 +248,16 @@ impl Known {
         };
         let (old, new) = (text(&old)?, text(&new)?);
         let path = found.change.path.as_slice();
-        let made = unified(
-            Side {
-                path: found
-                    .before
-                    .map(|_| found.change.old_path.as_deref().unwrap_or(path)),
-                text: &old,
-            },
-            Side {
-                path: found.after.map(|_| path),
-                text: &new,
-            },
-            left.min(MOST_DIFF),
-            deadline,
-        )
-        .ok_or(NoDiff::SameContent)?;
+        let from = found.change.old_path.as_deref().unwrap_or(path);
+        let old = Side {
+            path: found.before.map(|_| from),
+            text: &old,
+        };
+        let new = Side {
+            path: found.after.map(|_| path),
+            text: &new,
+        };
+        let made = unified(old, new, left.min(MOST_DIFF), deadline).ok_or(NoDiff::SameContent)?;
         if made.truncated && left < MOST_DIFF {
             return Err(NoDiff::TooMany);
         }

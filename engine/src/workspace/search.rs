@@ -111,7 +111,8 @@ impl Tree {
                             continue;
                         }
                         let flags = OFlags::RDONLY;
-                        let Ok(file) = beneath::open_exactly(self.root(), &entry.path, flags) else {
+                        let Ok(file) = beneath::open_exactly(self.root(), &entry.path, flags)
+                        else {
                             continue;
                         };
                         if !is_file(&file) {

@@ -31,7 +31,12 @@ pub(super) struct Unified {
 
 /// The difference, in at most `most` bytes; none when the texts are equal. What is not found by the deadline is shown as
 /// removed and added whole: the result is right all the same, and longer than it had to be.
-pub(super) fn unified(old: Side<'_>, new: Side<'_>, most: usize, deadline: Instant) -> Option<Unified> {
+pub(super) fn unified(
+    old: Side<'_>,
+    new: Side<'_>,
+    most: usize,
+    deadline: Instant,
+) -> Option<Unified> {
     if old.text == new.text {
         return None;
     }
@@ -80,13 +85,7 @@ fn changes(before: &[&str], after: &[&str], deadline: Instant) -> Vec<Change> {
     let old = numbered(&before[head..before.len() - tail]);
     let new = numbered(&after[head..after.len() - tail]);
     let mut found = Replace::new(Capture::new());
-    let ended = diff_slices_deadline(
-        Algorithm::Myers,
-        &mut found,
-        &old,
-        &new,
-        Some(deadline),
-    );
+    let ended = diff_slices_deadline(Algorithm::Myers, &mut found, &old, &new, Some(deadline));
     let mut changes: Vec<Change> = Vec::new();
     if ended.is_err() {
         return vec![(head..before.len() - tail, head..after.len() - tail)];

@@ -58,7 +58,11 @@ fn apply(old: &str, diff: &str) -> String {
 #[test]
 fn texts_are_compared_as_every_tool_does() {
     for (old, new, diff) in [
-        ("a\nb\nc\n", "a\nB\nc\n", "@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n"),
+        (
+            "a\nb\nc\n",
+            "a\nB\nc\n",
+            "@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n",
+        ),
         ("", "a\nb\n", "@@ -0,0 +1,2 @@\n+a\n+b\n"),
         ("a\n", "", "@@ -1 +0,0 @@\n-a\n"),
         (

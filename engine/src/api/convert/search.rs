@@ -113,7 +113,10 @@ pub fn edit(request: pb::EditFileRequest) -> Result<Edit, Status> {
     } = request;
     let (id, path) = (session_id(id)?, named(path)?);
     if old_text.is_empty() {
-        return Err(invalid_field("old_text", "is empty; name the text to be replaced"));
+        return Err(invalid_field(
+            "old_text",
+            "is empty; name the text to be replaced",
+        ));
     }
     if old_text == new_text {
         return Err(invalid_field("new_text", "is the same as old_text"));
