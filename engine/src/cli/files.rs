@@ -30,14 +30,24 @@ const NONE: u8 = 1;
 enum FilesError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("{}", .0.message())]
-    Refused(#[from] Status),
+    /// What the engine said, alone.
+    #[error("{0}")]
+    Refused(String),
     #[error("{}: {source}", path.display())]
     Local { path: PathBuf, source: io::Error },
     #[error("{0}")]
     Output(#[from] io::Error),
     #[error("the search ended at its budget; there is more, so name a directory")]
     Truncated,
+}
+
+impl From<Status> for FilesError {
+    fn from(status: Status) -> Self {
+        Self::Refused(match status.message() {
+            "" => status.code().to_string(),
+            message => message.to_owned(),
+        })
+    }
 }
 
 pub(super) fn main(args: FilesArgs, environment: &Environment) -> ExitCode {
