@@ -205,6 +205,12 @@ impl Keeper {
         }
     }
 
+    /// Whether nothing has to be looked at as long as nothing is told.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) != 0
+    }
+
     /// Whether there is something for [`Self::learn`] to do.
     #[must_use]
     pub fn has_unread(&self) -> bool {

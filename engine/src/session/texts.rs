@@ -12,6 +12,8 @@ const MOST_OF_ONE: u64 = 16 << 20;
 const MOST_OF_ALL: u64 = 256 << 20;
 /// How much of what is left the next session gets: none gets nothing.
 const SHARE: u64 = 16;
+/// Without a step for so long, before a keeper reads what makes the next look necessary if a step comes meanwhile.
+const CALM: Duration = Duration::from_millis(100);
 /// Between two requests to read on.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -84,13 +86,18 @@ impl Session {
     }
 
     async fn learn(&self) {
+        // The step that asked for it is still ending.
+        tokio::time::sleep(PAUSE).await;
+        let quiet = self.quiet();
+        if self.keeper.is_settled() {
+            tokio::time::sleep(CALM).await;
+        }
         while self.keeper.has_unread() {
-            tokio::time::sleep(PAUSE).await;
-            let quiet = self.quiet();
             // Where it would spoil something the end of the next step asks again.
-            if !matches!(self.keeper.learn(quiet).await, Ok(true)) {
+            if !matches!(self.keeper.learn(&quiet).await, Ok(true)) {
                 return;
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }

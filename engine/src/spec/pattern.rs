@@ -241,7 +241,8 @@ fn find(pattern: &str, wrong: Wrong) -> usize {
     while let Some((at, c)) = chars.next() {
         match c {
             '\\' => {
-                if chars.next().is_none() {
+                let escaped = chars.next();
+                if escaped.is_none() {
                     return at;
                 }
             }

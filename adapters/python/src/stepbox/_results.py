@@ -118,8 +118,8 @@ class GrepMatches(list[GrepMatch]):
     """What `grep()` found, by path and then by line.
 
     Attributes:
-        truncated: There may be more: `max_count` lines were found, or the search ended at its budget (1 GiB read, 16 MiB
-            found, 200,000 entries, 5 s).
+        truncated: There may be more: `max_count` lines were found, or the search ended at its budget (1 GiB read,
+            16 MiB found, 200,000 entries, 5 s).
         binary_files: How many files were passed over because they hold a NUL.
     """
 

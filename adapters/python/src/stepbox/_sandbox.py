@@ -263,8 +263,8 @@ class Sandbox:
     ) -> GrepMatches:
         """The lines that match, of the files below a directory or of one file: a list of `GrepMatch`.
 
-        Lines are searched one by one. Hidden files are searched too; links are not followed; what the sandbox's user may
-        not read is passed over, as are files that hold a NUL (the list's `binary_files` says how many).
+        Lines are searched one by one. Hidden files are searched too; links are not followed; what the sandbox's user
+        may not read is passed over, as are files that hold a NUL (the list's `binary_files` says how many).
 
         Args:
             pattern: A regular expression, without look-around and back-references: it never takes long.
@@ -289,9 +289,7 @@ class Sandbox:
             )
         )
 
-    def edit_file(
-        self, path: HostPath, old: bytes | str, new: bytes | str, replace_all: bool = False
-    ) -> Edit:
+    def edit_file(self, path: HostPath, old: bytes | str, new: bytes | str, replace_all: bool = False) -> Edit:
         """Replaces text in a file, the whole file or nothing of it. Its mode and its line ends stay.
 
         Args:

@@ -8,8 +8,6 @@ import subprocess
 
 import pytest
 
-import stepbox
-
 
 def change(result, path):
     (found,) = [item for item in result.files if item.path == path]
@@ -211,8 +209,3 @@ def test_a_step_that_changed_nothing_is_not_read_for(face, tmp_path):
             assert sandbox.run(["true"]).files == []
         result = sandbox.py("open('f1999', 'w').write('y')")
         assert [item.path for item in result.files] == ["f1999"]
-
-
-def test_the_words_are_the_clients_own():
-    fields = {field: None for field in ("diff", "diff_reason")}
-    assert fields.items() <= vars(stepbox.FileChange("f", "created")).items()

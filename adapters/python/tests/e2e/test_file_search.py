@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 
@@ -93,27 +92,6 @@ def test_text_is_replaced_and_the_file_stays_what_it_was(sandbox):
         sandbox.edit_file("none", "a", "b")
     # What a caller changed is no change of the next step's.
     assert sandbox.run(["true"]).files == []
-
-
-def test_code_that_rewrites_a_file_all_the_time_loses_nothing_to_an_edit(sandbox):
-    sandbox.write_file("f", "0\nmark\n")
-    ended = threading.Event()
-    results = []
-
-    def rewrite():
-        with stepbox.Sandbox() as other:
-            other.run(["true"])
-        ended.set()
-
-    thread = threading.Thread(target=rewrite)
-    thread.start()
-    while not ended.is_set():
-        try:
-            results.append(sandbox.edit_file("f", "mark\n", "mark\nline\n").replacements)
-        except OSError as error:
-            assert error.reason == "changed"
-    thread.join()
-    assert sandbox.read_text("f").count("line\n") == len(results)
 
 
 def test_a_full_workspace_refuses_an_edit_whole(face):
