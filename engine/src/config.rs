@@ -12,11 +12,20 @@ pub const MAX_CALLS: usize = 1024;
 pub const DRAIN: Duration = Duration::from_secs(5);
 
 /// Every environment variable that the engine reads, with what it is for.
-pub const ENVIRONMENT: [(&str, &str); 7] = [
+pub const ENVIRONMENT: [(&str, &str); 10] = [
     (
         "STEPBOX_LOG",
         "log filter, such as \"info\" or \"stepbox::rpc=info\"; default \"warn\"",
     ),
+    (
+        "STEPBOX_ADDRESS",
+        "the engine that commands which need a running one ask: unix:/path or host:port",
+    ),
+    (
+        "STEPBOX_TOKEN_FILE",
+        "its token; default: the file \"token\" beside the socket",
+    ),
+    ("NO_COLOR", "no colours, whatever is printed to"),
     ("HOME", "never mounted itself"),
     (
         "TMPDIR",
@@ -38,6 +47,9 @@ pub const ENVIRONMENT: [(&str, &str); 7] = [
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Environment {
     pub log: Option<String>,
+    pub address: Option<String>,
+    pub token_file: Option<PathBuf>,
+    pub no_color: bool,
     pub home: Option<PathBuf>,
     pub temp: Option<PathBuf>,
     pub runtime: Option<PathBuf>,
@@ -56,6 +68,11 @@ impl Environment {
         };
         Self {
             log: std::env::var("STEPBOX_LOG").ok(),
+            address: std::env::var("STEPBOX_ADDRESS")
+                .ok()
+                .filter(|address| !address.is_empty()),
+            token_file: std::env::var_os("STEPBOX_TOKEN_FILE").map(PathBuf::from),
+            no_color: std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
             home: dir("HOME"),
             temp: dir("TMPDIR"),
             runtime: dir("XDG_RUNTIME_DIR"),

@@ -9,9 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::outcome::{AppliedLimit, FileStat, StepResult};
 use crate::session::{
-    Engine, Events, FileRead, FileWrite, KernelView, Live, SessionError, SessionView, StepEvent,
+    Edited, Engine, Events, FileRead, FileWrite, KernelView, Live, SessionError, SessionView,
+    StepEvent,
 };
-use crate::spec::{SandboxSpec, StepSpec};
+use crate::spec::{Grep, SandboxSpec, StepSpec};
+use crate::workspace::Matches;
 
 /// A file being written, which appears at the commit and, dropped before it, never.
 pub trait WriteFile: Send + 'static {
@@ -122,6 +124,26 @@ pub trait Backend: Clone + Send + Sync + 'static {
         target: Vec<u8>,
         replace: bool,
     ) -> impl Future<Output = Result<(), SessionError>> + Send;
+    fn glob_files(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        pattern: String,
+        files_only: bool,
+    ) -> impl Future<Output = Result<(Vec<FileStat>, bool), SessionError>> + Send;
+    fn grep_files(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        grep: Grep,
+    ) -> impl Future<Output = Result<Matches, SessionError>> + Send;
+    fn edit_file(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        texts: (Vec<u8>, Vec<u8>),
+        all: bool,
+    ) -> impl Future<Output = Result<Edited, SessionError>> + Send;
     fn live(&self) -> Live;
     /// Fires when no sandbox can be made any more: there is nothing left to serve.
     fn lost(&self) -> CancellationToken;
@@ -265,6 +287,32 @@ impl Backend for Engine {
         replace: bool,
     ) -> Result<(), SessionError> {
         Self::rename(self, id, source, target, replace).await
+    }
+    async fn glob_files(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        pattern: String,
+        files_only: bool,
+    ) -> Result<(Vec<FileStat>, bool), SessionError> {
+        Self::glob_files(self, id, path, pattern, files_only).await
+    }
+    async fn grep_files(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        grep: Grep,
+    ) -> Result<Matches, SessionError> {
+        Self::grep_files(self, id, path, grep).await
+    }
+    async fn edit_file(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        texts: (Vec<u8>, Vec<u8>),
+        all: bool,
+    ) -> Result<Edited, SessionError> {
+        Self::edit_file(self, id, path, texts, all).await
     }
     fn live(&self) -> Live {
         Self::live(self)

@@ -168,9 +168,15 @@ pub fn file(error: FileError) -> Status {
         FileReason::NotAFile => (Code::FailedPrecondition, "not_a_file"),
         FileReason::Exists => (Code::AlreadyExists, "exists"),
         FileReason::NoSpace => (Code::ResourceExhausted, "no_space"),
+        FileReason::NoMatch => (Code::FailedPrecondition, "no_match"),
+        FileReason::SeveralMatches { count: _ } => (Code::FailedPrecondition, "several_matches"),
+        FileReason::Changed => (Code::Aborted, "changed"),
         FileReason::Other => (Code::Internal, "other"),
     };
-    let metadata = HashMap::from([("path".to_owned(), clip(path, VIOLATION_MOST_BYTES))]);
+    let mut metadata = HashMap::from([("path".to_owned(), clip(path, VIOLATION_MOST_BYTES))]);
+    if let FileReason::SeveralMatches { count } = reason {
+        metadata.insert("count".to_owned(), count.to_string());
+    }
     with_metadata(code, word, message, metadata)
 }
 

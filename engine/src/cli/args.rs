@@ -25,6 +25,10 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the steps by which a sandbox is made.
     Plan(PlanArgs),
+    /// List, read, write and search the files of a session of a running engine.
+    Files(FilesArgs),
+    /// Print the completions of a shell, for its start-up file: source <(stepbox completions bash)
+    Completions(CompletionsArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -164,6 +168,114 @@ pub struct PlanArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which running engine.
+#[derive(Clone, Debug, Args)]
+pub struct EngineArgs {
+    /// Where the engine listens, as unix:/path or host:port [default: $STEPBOX_ADDRESS]
+    #[arg(long, value_name = "ADDRESS", global = true)]
+    pub address: Option<String>,
+    /// The file with its token [default: $STEPBOX_TOKEN_FILE, else `token` beside the socket]
+    #[arg(long, value_name = "PATH", global = true)]
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct FilesArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: FilesCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum FilesCommand {
+    /// List a directory.
+    Ls {
+        session: String,
+        /// Relative to the workspace [default: the workspace]
+        path: Option<std::ffi::OsString>,
+        /// With what is below it
+        #[arg(short, long)]
+        recursive: bool,
+        /// With kind, mode and size
+        #[arg(short)]
+        long: bool,
+    },
+    /// Print a file.
+    Cat {
+        session: String,
+        path: std::ffi::OsString,
+    },
+    /// Copy a file of the host into the workspace.
+    Put {
+        session: String,
+        /// A file of the host; - is stdin
+        local: PathBuf,
+        path: std::ffi::OsString,
+    },
+    /// Copy a file of the workspace to the host.
+    Get {
+        session: String,
+        path: std::ffi::OsString,
+        /// Where to; - is stdout [default: its name, here]
+        local: Option<PathBuf>,
+    },
+    /// Remove files and empty directories.
+    Rm {
+        session: String,
+        #[arg(required = true)]
+        paths: Vec<std::ffi::OsString>,
+        /// Directories with what is in them
+        #[arg(short, long)]
+        recursive: bool,
+    },
+    /// List what a pattern matches, such as '**/*.py'.
+    Glob {
+        session: String,
+        pattern: String,
+        /// Below this directory
+        path: Option<std::ffi::OsString>,
+        /// Only regular files
+        #[arg(long)]
+        files_only: bool,
+    },
+    /// Print the lines that match a regular expression; exit code 1 when there are none.
+    Grep {
+        session: String,
+        pattern: String,
+        /// A file, or a directory with what is below it
+        path: Option<std::ffi::OsString>,
+        /// Letters of either case match
+        #[arg(short, long)]
+        ignore_case: bool,
+        /// The pattern is text
+        #[arg(short = 'F', long)]
+        literal: bool,
+        /// Only files that match this
+        #[arg(short, long, value_name = "PATTERN")]
+        glob: Option<String>,
+        /// Lines at most
+        #[arg(short, long, value_name = "COUNT", default_value_t = 10_000,
+              value_parser = clap::value_parser!(u32).range(1..))]
+        max_count: u32,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct CompletionsArgs {
+    pub shell: ShellArg,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub enum ShellArg {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]

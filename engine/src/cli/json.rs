@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::outcome::{FileChange, Output, Start, StepResult};
+use crate::outcome::{FileChange, NoDiff, Output, Start, StepResult};
 
 pub(super) fn result(result: &StepResult) -> Value {
     let StepResult {
@@ -85,6 +85,8 @@ fn change(change: &FileChange) -> Value {
         "mode": change.mode,
         "old_path": change.old_path.as_deref().map(text),
         "host_risk": change.host_risk,
+        "diff": change.diff,
+        "diff_reason": change.diff_reason.map(NoDiff::name),
     })
 }
 

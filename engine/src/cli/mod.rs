@@ -1,7 +1,10 @@
 //! The command line: flags, and one file for each command.
 
 pub mod args;
+mod completions;
+mod connect;
 mod doctor;
+mod files;
 mod host;
 mod json;
 mod plan;
@@ -51,6 +54,8 @@ pub fn main() -> ExitCode {
         },
         Command::Plan(args) => written(plan::print(&args, &mut io::stdout().lock())),
         Command::Doctor(args) => doctor::examine(&args),
+        Command::Files(args) => files::main(args, &environment),
+        Command::Completions(args) => written(completions::print(&args, &mut io::stdout().lock())),
     }
 }
 

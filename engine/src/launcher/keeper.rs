@@ -7,18 +7,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use super::message::{Changes, FromKeeper, Listing, Look, ToKeeper};
+use super::message::{Changes, Edited, FromKeeper, Listing, Look, ToKeeper};
 use super::realm::Inherited;
 use super::spawner;
 use crate::sandbox::identity::{BOX_ID, RANGE_FIRST};
 use crate::sandbox::plan::{Context, KEEPER, KEEPER_ALONE, Step, StepError};
 use crate::sandbox::{landlock, tree};
-use crate::spec::Profile;
+use crate::spec::{Grep, PathPattern, PatternError, Profile};
 use crate::sys::datagram;
 use crate::sys::exec::exit_now;
 use crate::workspace::ownership::{Owner, take_back};
 use crate::workspace::{
-    Budget, FileError, FileReason, PendingWrite, Snapshot, Told, Tree, Watch, WorkspacePath, diff,
+    Budget, FileError, FileReason, Known, PendingWrite, Snapshot, Told, Tree, Watch, WorkspacePath,
     display,
 };
 
@@ -30,6 +30,8 @@ const NEW_FILE: u32 = 0o644;
 /// Changes that fit a datagram: so many, with paths so long.
 const FEW: usize = 32;
 const SHORT: usize = 512;
+/// And with diffs of so many bytes together.
+const SHORT_DIFFS: usize = 8 << 10;
 /// Writes under way at once; a client that opens more has lost some.
 const MAX_WRITES: usize = 256;
 
@@ -58,7 +60,7 @@ fn live(engine: &OwnedFd, root: OwnedFd, alone: bool) -> Result<(), StepError> {
         spawner::one(*step, &mut root, &[], Profile::Default)?;
     }
     let attach = datagram::receive::<ToKeeper>(engine.as_fd()).at(Step::AttachMount, "engine")?;
-    let Some((ToKeeper::Attach { given }, descriptors)) = attach else {
+    let Some((ToKeeper::Attach { given, texts }, descriptors)) = attach else {
         return Ok(());
     };
     let mut descriptors = descriptors.into_iter();
@@ -76,6 +78,7 @@ fn live(engine: &OwnedFd, root: OwnedFd, alone: bool) -> Result<(), StepError> {
         watch: Watch::new(),
         complete: false,
         opened: false,
+        known: Known::new(usize::try_from(texts).unwrap_or(usize::MAX)),
     };
     if alone {
         landlock::confine(&[keeper.tree.root(), keeper.scratch.root()])
@@ -87,8 +90,8 @@ fn live(engine: &OwnedFd, root: OwnedFd, alone: bool) -> Result<(), StepError> {
         .map(|watch| watch.queue().try_clone_to_owned());
     let queue = queue.transpose().at(Step::AttachMount, "a watch")?;
     send(engine, &FromKeeper::Done, queue.as_ref())?;
-    while let Ok(Some((request, _))) = datagram::receive::<ToKeeper>(engine.as_fd()) {
-        match keeper.answer(request) {
+    while let Ok(Some((request, beside))) = datagram::receive::<ToKeeper>(engine.as_fd()) {
+        match keeper.answer(request, beside) {
             Ok((answer, beside)) => send(engine, &answer, beside.as_ref())?,
             Err(error) => send(engine, &FromKeeper::Failed(error), None)?,
         }
@@ -137,12 +140,14 @@ struct Keeper {
     /// Of the latest look: see [`Look`].
     complete: bool,
     opened: bool,
+    /// The text of files, for diffs.
+    known: Known,
 }
 
 type Answer = Result<(FromKeeper, Option<OwnedFd>), FileError>;
 
 impl Keeper {
-    fn answer(&mut self, request: ToKeeper) -> Answer {
+    fn answer(&mut self, request: ToKeeper, beside: Vec<OwnedFd>) -> Answer {
         let done = |()| (FromKeeper::Done, None);
         self.tree.keep_usable()?;
         match request {
@@ -162,7 +167,11 @@ impl Keeper {
             ToKeeper::CommitWrite { write } => {
                 let pending = self.write(write)?;
                 self.stale = true;
+                let file = pending.file().try_clone_to_owned();
                 let stat = pending.commit()?;
+                if let Ok(file) = file {
+                    self.known.written(file.as_fd());
+                }
                 Ok((FromKeeper::Written { size: stat.size }, None))
             }
             ToKeeper::AbortWrite { write } => self.write(write).map(drop).map(done),
@@ -199,6 +208,14 @@ impl Keeper {
                     )
                     .map(done)
             }
+            ToKeeper::Learn => Ok(self.learn()),
+            ToKeeper::Glob {
+                path,
+                pattern,
+                files_only,
+            } => self.glob(&path, &pattern, files_only),
+            ToKeeper::Grep { path, grep } => self.grep(&path, &grep),
+            ToKeeper::Edit { path, all } => self.edit(&path, all, beside),
             ToKeeper::Measure => self.measure(),
             ToKeeper::Clear => {
                 self.stale = true;
@@ -241,7 +258,18 @@ impl Keeper {
         }
         let snapshot = match &self.latest {
             Some(latest) if !rescan && !self.stale => Rc::clone(latest),
-            _ => self.scan()?,
+            _ => {
+                if rescan && (self.hear() >= Told::Touched || !self.complete) {
+                    self.known.doubt();
+                }
+                let snapshot = self.scan()?;
+                if rescan {
+                    // What others left, as far as it is little: the step that comes may change it.
+                    self.known.learn(&self.tree, &snapshot, true);
+                    self.hear_own();
+                }
+                snapshot
+            }
         };
         let since = self.next();
         self.held.insert(since, snapshot);
@@ -253,6 +281,23 @@ impl Keeper {
         Look {
             complete: self.complete,
             opened: std::mem::take(&mut self.opened),
+            unread: self.known.is_unread(),
+        }
+    }
+
+    fn learn(&mut self) -> (FromKeeper, Option<OwnedFd>) {
+        if let Some(latest) = self.latest.clone().filter(|_| !self.stale) {
+            self.known.learn(&self.tree, &latest, false);
+            self.hear_own();
+        }
+        let look = self.look();
+        (FromKeeper::Learned { look }, None)
+    }
+
+    /// Takes in what was told while the keeper read: what it opened itself, and perhaps more.
+    fn hear_own(&mut self) {
+        if self.hear() >= Told::Touched {
+            self.complete = false;
         }
     }
 
@@ -265,7 +310,11 @@ impl Keeper {
     fn scan(&mut self) -> Result<Rc<Snapshot>, FileError> {
         self.complete = false;
         self.hear();
-        let snapshot = Rc::new(self.tree.scan(Budget::default(), self.latest.as_deref())?);
+        let snapshot = Rc::new(self.known.scan(
+            &self.tree,
+            Budget::default(),
+            self.latest.as_deref(),
+        )?);
         if let Some(watch) = &mut self.watch {
             let watched = watch.extend(&self.tree, &snapshot);
             // What the look itself opened is not to be told of the step that comes.
@@ -295,7 +344,9 @@ impl Keeper {
         let mut files = if Rc::ptr_eq(&before, &after) {
             Vec::new()
         } else {
-            diff(&before, &after)
+            let files = self.known.changes(&self.tree, &before, &after);
+            self.hear_own();
+            files
         };
         if self.given {
             self.tree.mark_host_risks(&mut files)?;
@@ -316,7 +367,13 @@ impl Keeper {
             && changes
                 .files
                 .iter()
-                .all(|change| change.path.len() <= SHORT && change.old_path.is_none());
+                .all(|change| change.path.len() <= SHORT && change.old_path.is_none())
+            && changes
+                .files
+                .iter()
+                .map(|change| change.diff.as_ref().map_or(0, String::len))
+                .sum::<usize>()
+                <= SHORT_DIFFS;
         if few {
             let changes = Some(changes);
             let answer = FromKeeper::Changes {
@@ -357,6 +414,50 @@ impl Keeper {
             .ok_or_else(|| broken("no such write"))
     }
 
+    fn glob(&self, path: &[u8], pattern: &str, files_only: bool) -> Answer {
+        let path = WorkspacePath::parse_directory(path)?;
+        let pattern = PathPattern::parse(pattern).map_err(|error| unlike(&error))?;
+        let listing = self
+            .tree
+            .glob(&path, &pattern, files_only, Budget::default())?;
+        let listing = Listing {
+            files: listing.entries,
+            truncated: listing.truncated,
+        };
+        Ok((FromKeeper::Listing, Some(long("listing", &listing)?)))
+    }
+
+    fn grep(&self, path: &[u8], grep: &Grep) -> Answer {
+        let path = WorkspacePath::parse_directory(path)?;
+        let matches = self.tree.grep(&path, grep, Budget::default())?;
+        Ok((FromKeeper::Matches, Some(long("matches", &matches)?)))
+    }
+
+    fn edit(&mut self, path: &[u8], all: bool, beside: Vec<OwnedFd>) -> Answer {
+        if self.writes.len() >= MAX_WRITES {
+            return Err(broken("too many files are being written at once"));
+        }
+        let texts = beside
+            .first()
+            .and_then(|fd| datagram::read_data(fd).ok())
+            .ok_or_else(|| broken("an edit without its texts"))?;
+        let (old, new): (Vec<u8>, Vec<u8>) =
+            postcard::from_bytes(&texts).map_err(|error| broken(&error.to_string()))?;
+        let edit = self
+            .tree
+            .edit(&WorkspacePath::parse(path)?, (&old, &new), all)?;
+        let edited = Edited {
+            size: edit.size,
+            replacements: edit.replacements,
+            diff: edit.diff,
+            truncated: edit.truncated,
+        };
+        let beside = long("edited", &edited)?;
+        let write = self.next();
+        self.writes.insert(write, edit.write);
+        Ok((FromKeeper::Edited { write }, Some(beside)))
+    }
+
     fn list(&self, path: &[u8], recursive: bool, files_only: bool) -> Answer {
         let path = WorkspacePath::parse_directory(path)?;
         let listing = self
@@ -382,6 +483,11 @@ fn long<T: serde::Serialize>(name: &str, value: &T) -> Result<OwnedFd, FileError
         .map_err(io::Error::other)
         .and_then(|bytes| datagram::data(name, &bytes))
         .map_err(|error| broken(&error.to_string()))
+}
+
+/// The engine has parsed it before.
+fn unlike(error: &PatternError) -> FileError {
+    broken(&error.to_string())
 }
 
 fn broken(message: &str) -> FileError {

@@ -11,7 +11,7 @@ use crate::sandbox::numbers::Numbers;
 use crate::sandbox::plan::StepError;
 use crate::sandbox::rootfs::RootSpec;
 use crate::sandbox::skeleton::SkeletonSpec;
-use crate::spec::Profile;
+use crate::spec::{Grep, Profile};
 use crate::workspace::{FileError, Held};
 
 /// Names a realm: all processes of one host id.
@@ -152,8 +152,10 @@ pub enum FromSpawner {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToKeeper {
     /// Beside it: the workspace's tree, that of the session's own directory, and others that are to be taken back.
+    /// `texts`: bytes of memory for the text that later changes are compared with; 0: no diffs.
     Attach {
         given: bool,
+        texts: u64,
     },
     /// No code of the session runs: what belongs to ids of its range becomes its user's.
     TakeBack,
@@ -204,6 +206,22 @@ pub enum ToKeeper {
         target: Vec<u8>,
         replace: bool,
     },
+    /// Reads a little of what is in files that nobody has read, which takes about a millisecond.
+    Learn,
+    Glob {
+        path: Vec<u8>,
+        pattern: String,
+        files_only: bool,
+    },
+    Grep {
+        path: Vec<u8>,
+        grep: Grep,
+    },
+    /// Beside it: a memfd of the text to be replaced, and what by. The edited file is to be committed as others.
+    Edit {
+        path: Vec<u8>,
+        all: bool,
+    },
     /// How much the session holds, in a given workspace and in its own directory.
     Measure,
     /// Removes everything in the session's own directory, whatever its modes.
@@ -239,6 +257,15 @@ pub enum FromKeeper {
     /// Beside it: a memfd of [`Listing`].
     Listing,
     Stat(FileStat),
+    Learned {
+        look: Look,
+    },
+    /// Beside it: a memfd of [`Matches`].
+    Matches,
+    /// Beside it: a memfd of [`Edited`].
+    Edited {
+        write: u64,
+    },
     Measured(Held),
     Failed(FileError),
     Broken(StepError),
@@ -251,11 +278,24 @@ pub struct Look {
     pub complete: bool,
     /// Files were opened since the keeper last said so. The keeper opens some itself when it looks.
     pub opened: bool,
+    /// There is text in the workspace that nobody has read: see [`ToKeeper::Learn`].
+    pub unread: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Changes {
     pub files: Vec<FileChange>,
+    pub truncated: bool,
+}
+
+/// A file that was edited, before the commit.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Edited {
+    pub size: u64,
+    pub replacements: u64,
+    /// None: the file is not text.
+    pub diff: Option<String>,
+    /// The diff ends early.
     pub truncated: bool,
 }
 

@@ -112,6 +112,29 @@ pub struct FileChange {
     pub mode: u32,
     pub old_path: Option<Vec<u8>>,
     pub host_risk: Option<String>,
+    /// Unified, of a text file.
+    pub diff: Option<String>,
+    /// Why there is no diff, or not all of one.
+    pub diff_reason: Option<NoDiff>,
+}
+
+/// Why there is no diff of a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub enum NoDiff {
+    /// It is not UTF-8 or holds a NUL, or was so before.
+    Binary,
+    /// It has more than 64 KiB, or had.
+    TooLarge,
+    /// What was in it before the step is not known.
+    UnknownBefore,
+    /// What is in it is what was: it was moved, touched or given another mode.
+    SameContent,
+    /// It was written to again before it could be read.
+    ChangedSince,
+    /// The step changed more files than are compared, or more text than is kept.
+    TooMany,
+    /// The diff is longer than is kept of one, and ends early.
+    Truncated,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]

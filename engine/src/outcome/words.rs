@@ -1,6 +1,6 @@
 //! The words of an outcome, as every surface spells them.
 
-use super::{ChangeKind, EnforcedBy, FaultKind, FileKind, Resource, Start};
+use super::{ChangeKind, EnforcedBy, FaultKind, FileKind, NoDiff, Resource, Start};
 
 impl FaultKind {
     #[must_use]
@@ -43,6 +43,21 @@ impl EnforcedBy {
             Self::Throttle => "throttle",
             Self::ProjectQuota => "project_quota",
             Self::SizedFilesystem => "sized_filesystem",
+        }
+    }
+}
+
+impl NoDiff {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Binary => "binary",
+            Self::TooLarge => "too_large",
+            Self::UnknownBefore => "unknown_before",
+            Self::SameContent => "same_content",
+            Self::ChangedSince => "changed_since",
+            Self::TooMany => "too_many",
+            Self::Truncated => "truncated",
         }
     }
 }

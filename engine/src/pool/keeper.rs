@@ -1,17 +1,20 @@
 //! The engine's handle of the keeper of one session's workspace.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{Channel, Launcher, PoolError};
-use crate::launcher::message::{Changes, FromKeeper, Listing, Look, RealmId, Role, ToKeeper};
+use crate::launcher::message::{
+    Changes, Edited, FromKeeper, Listing, Look, RealmId, Role, ToKeeper,
+};
 use crate::outcome::FileStat;
 use crate::sandbox::rootfs::RootSpec;
+use crate::spec::Grep;
 use crate::sys::datagram;
-use crate::workspace::{FileError, Held};
+use crate::workspace::{FileError, Held, Matches};
 
 /// Why a keeper could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,18 +35,22 @@ pub struct Keeper {
     settled: AtomicU64,
     /// Somebody who may live yet opened a file, and can write to it through a mapping, of which nothing is told.
     opened: AtomicBool,
+    /// There is text that the keeper has not read.
+    unread: AtomicBool,
 }
 
 const PROTOCOL: PoolError = PoolError::Gone("the keeper's protocol");
 
 impl Keeper {
-    /// Makes a keeper for the trees of a workspace and of the session's own directory.
+    /// Makes a keeper for the trees of a workspace and of the session's own directory. `texts`: what it may hold of the
+    /// text of files, in bytes, to tell what changes in it; 0: it tells nothing of that.
     pub async fn make(
         launcher: &Launcher,
         realm: RealmId,
         root: &RootSpec,
         trees: &[BorrowedFd<'_>],
         given: bool,
+        texts: u64,
     ) -> Result<Self, KeeperError> {
         let channel = launcher
             .make_process(realm, Role::Keeper, root, &[])
@@ -53,8 +60,12 @@ impl Keeper {
             touched: None,
             settled: AtomicU64::new(0),
             opened: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
         };
-        match keeper.ask(&ToKeeper::Attach { given }, trees).await? {
+        match keeper
+            .ask(&ToKeeper::Attach { given, texts }, trees)
+            .await?
+        {
             (FromKeeper::Done, beside) => keeper.touched = beside.into_iter().next(),
             _ => return Err(PROTOCOL.into()),
         }
@@ -130,6 +141,7 @@ impl Keeper {
 
     /// What was opened while nobody lives but a step that is over or not yet begun, the dead had opened, or the keeper.
     fn settle(&self, number: u64, look: Look, alone: bool) {
+        self.unread.store(look.unread, Ordering::Release);
         let opened = !alone && (look.opened || self.opened.load(Ordering::Acquire));
         self.opened.store(opened, Ordering::Release);
         let settled = look.complete && !opened;
@@ -189,6 +201,79 @@ impl Keeper {
                 self.settle(next, look, alone());
                 Ok((decode(&descriptors)?, next))
             }
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// Whether nothing has to be looked at as long as nothing is told.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether there is something for [`Self::learn`] to do.
+    #[must_use]
+    pub fn has_unread(&self) -> bool {
+        self.unread.load(Ordering::Acquire)
+    }
+
+    /// Has the keeper read a little of what is in the workspace, where that spoils nothing: what it opens is told as if
+    /// code had. `quiet`: whether no code lives, nor has since this was called. Whether it was asked at all.
+    pub async fn learn(&self, quiet: impl Fn() -> bool) -> Result<bool, KeeperError> {
+        let channel = self.channel.lock().await;
+        let settled = self.settled.load(Ordering::Acquire);
+        if settled != 0 && !quiet() {
+            return Ok(false);
+        }
+        match Self::ask_by(&channel, &ToKeeper::Learn, &[]).await? {
+            (FromKeeper::Learned { look }, _) => {
+                self.settle(settled, look, quiet());
+                Ok(true)
+            }
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// The entries below a directory whose path from there matches.
+    pub async fn glob(
+        &self,
+        path: Vec<u8>,
+        pattern: String,
+        files_only: bool,
+    ) -> Result<Listing, KeeperError> {
+        let request = ToKeeper::Glob {
+            path,
+            pattern,
+            files_only,
+        };
+        match self.ask(&request, &[]).await? {
+            (FromKeeper::Listing, descriptors) => decode(&descriptors),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// The lines that match, of a file or of those below a directory.
+    pub async fn grep(&self, path: Vec<u8>, grep: Grep) -> Result<Matches, KeeperError> {
+        match self.ask(&ToKeeper::Grep { path, grep }, &[]).await? {
+            (FromKeeper::Matches, descriptors) => decode(&descriptors),
+            _ => Err(PROTOCOL.into()),
+        }
+    }
+
+    /// An edited file, which appears at [`Self::commit_write`].
+    pub async fn edit(
+        &self,
+        path: Vec<u8>,
+        texts: &(Vec<u8>, Vec<u8>),
+        all: bool,
+    ) -> Result<(Edited, u64), KeeperError> {
+        let texts = postcard::to_stdvec(texts)
+            .map_err(std::io::Error::other)
+            .and_then(|texts| datagram::data("texts", &texts))
+            .map_err(PoolError::io("texts of an edit"))?;
+        let request = ToKeeper::Edit { path, all };
+        match self.ask(&request, &[texts.as_fd()]).await? {
+            (FromKeeper::Edited { write }, descriptors) => Ok((decode(&descriptors)?, write)),
             _ => Err(PROTOCOL.into()),
         }
     }

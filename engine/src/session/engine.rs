@@ -8,6 +8,7 @@ use super::ahead::Ahead;
 use super::bytecode::Bytecode;
 use super::kept::KEPT_FOR;
 use super::record::Session;
+use super::texts::Texts;
 use super::volumes::Volumes;
 use super::{Live, RuntimeDir, SessionError, SessionView, check, quota};
 use crate::outcome::{AppliedLimit, StepResult};
@@ -22,6 +23,7 @@ pub(super) struct Inner {
     pub(super) cgroups: Arc<Cgroups>,
     pub(super) spares: Spares,
     pub(super) ahead: Ahead,
+    pub(super) texts: Texts,
     pub(super) templates: Templates,
     pub(super) directories: RuntimeDir,
     pub(super) bytecode: Bytecode,
@@ -61,6 +63,7 @@ impl Engine {
             inner: Arc::new(Inner {
                 spares: Spares::new(launcher.clone(), Arc::clone(&cgroups)),
                 ahead: Ahead::default(),
+                texts: Texts::default(),
                 templates: Templates::new(launcher.clone()),
                 volumes: Volumes::new(&directories.scratch),
                 launcher,

@@ -11,16 +11,23 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use super::SessionError;
 use super::engine::Engine;
 use super::record::Session;
+use crate::launcher::message::Edited;
 use crate::outcome::FileStat;
 use crate::workspace::{FileError, FileReason, display};
 
 /// A file being written: it appears whole at [`FileWrite::commit`], or not at all.
 #[derive(Debug)]
 pub struct FileWrite {
-    session: Arc<Session>,
+    begun: Begun,
     path: Vec<u8>,
     file: File,
     written: u64,
+}
+
+/// A write of the keeper's; dropped without [`Begun::commit`] it is let go of.
+#[derive(Debug)]
+struct Begun {
+    session: Arc<Session>,
     /// None when it was committed.
     write: Option<u64>,
 }
@@ -39,7 +46,11 @@ impl FileWrite {
     /// Adds bytes at the end.
     pub async fn write(&mut self, data: &[u8]) -> Result<(), SessionError> {
         let written = self.written + data.len() as u64;
-        self.session.quota.admit(&self.path, written, 1).await?;
+        self.begun
+            .session
+            .quota
+            .admit(&self.path, written, 1)
+            .await?;
         self.file
             .write_all(data)
             .await
@@ -54,6 +65,12 @@ impl FileWrite {
             .flush()
             .await
             .map_err(|error| failed(&self.path, &error))?;
+        self.begun.commit().await
+    }
+}
+
+impl Begun {
+    async fn commit(mut self) -> Result<u64, SessionError> {
         let Some(write) = self.write.take() else {
             return Ok(0);
         };
@@ -64,7 +81,7 @@ impl FileWrite {
     }
 }
 
-impl Drop for FileWrite {
+impl Drop for Begun {
     fn drop(&mut self) {
         if let Some(write) = self.write.take() {
             let session = Arc::clone(&self.session);
@@ -129,12 +146,34 @@ impl Engine {
         session.quota.admit(&path, 0, 1).await?;
         let (fd, write) = session.keeper.begin_write(path.clone(), mode).await?;
         Ok(FileWrite {
-            session,
+            begun: Begun {
+                session,
+                write: Some(write),
+            },
             path,
             file: file(fd),
             written: 0,
-            write: Some(write),
         })
+    }
+
+    /// Replaces the first of two texts by the second in a file, once or, with `all`, everywhere.
+    pub async fn edit_file(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        texts: (Vec<u8>, Vec<u8>),
+        all: bool,
+    ) -> Result<Edited, SessionError> {
+        let session = self.find_to_write(id)?;
+        session.quota.admit(&path, 0, 1).await?;
+        let (edited, write) = session.keeper.edit(path.clone(), &texts, all).await?;
+        let begun = Begun {
+            session,
+            write: Some(write),
+        };
+        begun.session.quota.admit(&path, edited.size, 1).await?;
+        begun.commit().await?;
+        Ok(edited)
     }
 
     /// `max`: refuse a larger file. `length`: none reads to the end.

@@ -21,8 +21,10 @@ mod place;
 mod quota;
 mod record;
 mod runtime_dir;
+mod searcher;
 mod slots;
 mod step;
+mod texts;
 mod unlinked;
 mod volumes;
 mod warm;
@@ -38,6 +40,7 @@ pub use file::{FileRead, FileWrite};
 pub use kernel::KernelView;
 pub use runtime_dir::{RuntimeDir, RuntimeDirError, scratch_parent};
 
+pub use crate::launcher::message::Edited;
 pub use crate::outcome::StepEvent;
 use crate::outcome::{AppliedLimit, FileChange, StepResult};
 pub use crate::pool::TemplateView;

@@ -13,6 +13,7 @@ use super::equipment::SLOTS;
 use super::place::{Seen, keep_quota};
 use super::quota::{self, Quota};
 use super::record::{Parts, Session};
+use super::searcher::Searcher;
 use super::slots::{KEPT, Place, Posture, SessionMount, Slots};
 use super::warm::Warm;
 use super::{SessionError, SessionView, check, interpreter};
@@ -158,23 +159,25 @@ impl Engine {
         if let Some(wanted) = bytecode {
             let _ = slots.bytecode.set(wanted);
         }
+        let texts = self.inner.texts.grant(&spec);
         let opened = async {
             let seen = Seen {
                 workspace,
                 directory: directory.to_owned(),
                 given: spec.workspace != WorkspaceSource::Private,
             };
-            let keeper = slots.keeper(&seen).await?;
+            let keeper = slots.keeper(&seen, texts.bytes()).await?;
             if !spec.kept.is_empty() {
                 // An engine that was killed could not.
                 keeper.take_back().await?;
             }
+            let searcher = Searcher::new(Arc::clone(&slots), seen.clone());
             let quota = keep_quota(&slots, &keeper, seen, quota, &closing).await?;
             slots.adopt(seed.slot).await.map_err(why_not_attached)?;
             self.compile_missing(&slots);
-            Ok::<_, SessionError>((keeper, quota))
+            Ok::<_, SessionError>((keeper, searcher, quota))
         };
-        let (keeper, quota) = match opened.await {
+        let (keeper, searcher, quota) = match opened.await {
             Ok(made) => made,
             Err(error) => {
                 closing.cancel();
@@ -208,6 +211,8 @@ impl Engine {
             realm: realm.0,
             directory: directory.to_owned(),
             keeper,
+            searcher,
+            texts,
             slots,
             limits,
             quota,

@@ -63,7 +63,7 @@ impl Engine {
 }
 
 /// What a keeper sees of a session.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) workspace: PathBuf,
     /// The session's own directory.
@@ -73,8 +73,8 @@ pub(super) struct Seen {
 }
 
 impl Slots {
-    /// Makes a keeper for the session.
-    pub(super) async fn keeper(&self, seen: &Seen) -> Result<Keeper, SessionError> {
+    /// Makes a keeper for the session. `texts`: as in [`Keeper::make`].
+    pub(super) async fn keeper(&self, seen: &Seen, texts: u64) -> Result<Keeper, SessionError> {
         let tree = |source: &Path, ours| SessionMount {
             source: source.to_owned(),
             identity: None,
@@ -92,7 +92,7 @@ impl Slots {
         }
         let trees: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
         let (launcher, realm) = (&self.launcher, self.realm.0);
-        Ok(Keeper::make(launcher, realm, &self.root, &trees, seen.given).await?)
+        Ok(Keeper::make(launcher, realm, &self.root, &trees, seen.given, texts).await?)
     }
 }
 

@@ -13,7 +13,9 @@ use super::environment::Places;
 use super::kept::Kept;
 use super::kernel::Kernels;
 use super::quota::Quota;
+use super::searcher::Searcher;
 use super::slots::Slots;
+use super::texts::Granted;
 use crate::launcher::message::RealmId;
 use crate::outcome::AppliedLimit;
 use crate::pool::{Keeper, Slot};
@@ -29,6 +31,11 @@ pub(super) struct Session {
     /// Scratch of this session: homes, caches, and the workspace when it is private.
     pub(super) directory: PathBuf,
     pub(super) keeper: Keeper,
+    pub(super) searcher: Searcher,
+    /// What the keeper may hold for diffs.
+    _texts: Granted,
+    /// Somebody has the keeper read.
+    pub(super) learning: AtomicBool,
     pub(super) slots: Arc<Slots>,
     pub(super) limits: Vec<AppliedLimit>,
     pub(super) quota: Quota,
@@ -61,6 +68,8 @@ pub(super) struct Parts {
     pub(super) realm: RealmId,
     pub(super) directory: PathBuf,
     pub(super) keeper: Keeper,
+    pub(super) searcher: Searcher,
+    pub(super) texts: Granted,
     pub(super) slots: Arc<Slots>,
     pub(super) limits: Vec<AppliedLimit>,
     pub(super) quota: Quota,
@@ -87,6 +96,8 @@ impl Session {
             realm,
             directory,
             keeper,
+            searcher,
+            texts,
             slots,
             limits,
             quota,
@@ -102,6 +113,9 @@ impl Session {
             realm,
             directory,
             keeper,
+            searcher,
+            _texts: texts,
+            learning: AtomicBool::new(false),
             slots,
             limits,
             quota,
@@ -239,6 +253,13 @@ impl Session {
         let alone = self.running.load(Ordering::Acquire) <= 1
             && self.kernels_alive.load(Ordering::Acquire) == 0;
         move || alone && begun() == before
+    }
+
+    /// What tells, when it is called, whether no code of the session has lived since this was called.
+    pub(super) fn quiet(&self) -> impl Fn() -> bool {
+        let none = || self.running.load(Ordering::Acquire) == 0;
+        let (alone, before) = (self.alone(), none());
+        move || before && alone() && none()
     }
 
     /// Waits until no step runs.

@@ -184,6 +184,7 @@ impl Run<'_> {
             last => {
                 let alone = self.session.alone();
                 let since = self.session.keeper.begin(given, last, alone).await?;
+                self.session.learn_later();
                 Ok(Some(since))
             }
         }
@@ -195,12 +196,14 @@ impl Run<'_> {
             return Ok(Changes::default());
         };
         if self.session.keeper.is_untouched(since) && self.session.return_snapshot(since) {
+            self.session.learn_later();
             return Ok(Changes::default());
         }
         let instead = self.session.take_snapshot();
         let alone = self.session.alone();
         let (changes, next) = self.session.keeper.changes(since, instead, alone).await?;
         self.session.leave_snapshot(next);
+        self.session.learn_later();
         Ok(changes)
     }
 

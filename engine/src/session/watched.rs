@@ -62,7 +62,7 @@ impl Looker {
     }
 
     async fn look(&self) -> Result<Held, SessionError> {
-        let make = || self.slots.keeper(&self.seen);
+        let make = || self.slots.keeper(&self.seen, 0);
         Ok(self.keeper.get_or_try_init(make).await?.measure().await?)
     }
 }

@@ -176,7 +176,6 @@ mod tests {
     fn what_has_no_effect_yet_is_accepted() {
         let request = SpecRequest {
             prewarm: Some(2),
-            file_diffs: Some(false),
             ttl_s: Some(60.0),
             deps_readonly: Some(false),
             resident: Some(false),

@@ -12,6 +12,7 @@ mod absent;
 mod capability;
 pub mod mount;
 mod name;
+mod pattern;
 mod profile;
 pub mod request;
 mod session;
@@ -24,6 +25,7 @@ mod violations;
 
 pub use capability::Capabilities;
 pub use name::is_id;
+pub use pattern::{Grep, PathPattern, PatternError};
 pub use profile::{Device, DeviceRefusal, ProfileFile, ProfileFileError};
 pub use session::parse_spec;
 pub use size::{mebibytes, parse_size};
@@ -81,6 +83,8 @@ pub struct SandboxSpec {
     /// What the code may do beside what its user may, in its own user namespace.
     pub kept: Capabilities,
     pub track_files: bool,
+    /// Tell what changed in the text of files, too.
+    pub file_diffs: bool,
     /// Names at the top of a given workspace that are read-only for the code.
     pub protect: Vec<String>,
     /// None: by use; 0: no step is forked.

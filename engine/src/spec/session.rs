@@ -134,6 +134,7 @@ pub fn parse_spec(
             user,
             kept,
             track_files: request.track_files.unwrap_or(true),
+            file_diffs: request.file_diffs.unwrap_or(true),
             protect,
             prewarm: request.prewarm,
             preload,

@@ -68,7 +68,7 @@ fn nothing_said_is_the_defaults() {
     assert_eq!(spec.timeout, Duration::from_secs(30));
     assert_eq!(spec.max_output, 64 << 20);
     assert_eq!(spec.workspace, WorkspaceSource::Private);
-    assert!(spec.enforce_limits && spec.track_files);
+    assert!(spec.enforce_limits && spec.track_files && spec.file_diffs);
     assert_eq!(spec.tmpfs.len(), 1);
     assert!(spec.protect.contains(&".git/hooks".to_owned()));
 }

@@ -17,9 +17,25 @@ use super::path::split;
 use super::snapshot::{Entry, Snapshot};
 use crate::outcome::{ChangeKind, FileChange, FileKind};
 
+/// A change, and the entries that it is between.
+#[derive(Clone, Debug)]
+pub(super) struct Found<'a> {
+    pub(super) change: FileChange,
+    /// Of the earlier snapshot; none of what was created.
+    pub(super) before: Option<&'a Entry>,
+    /// Of the later one; none of what was deleted.
+    pub(super) after: Option<&'a Entry>,
+}
+
 /// The changes from `before` to `after`, sorted by path.
 #[must_use]
 pub fn diff(before: &Snapshot, after: &Snapshot) -> Vec<FileChange> {
+    let found = find(before, after).into_iter();
+    found.map(|found| found.change).collect()
+}
+
+/// The same, with the entries.
+pub(super) fn find<'a>(before: &'a Snapshot, after: &'a Snapshot) -> Vec<Found<'a>> {
     let mut changes = Changes {
         before,
         after,
@@ -32,14 +48,16 @@ pub fn diff(before: &Snapshot, after: &Snapshot) -> Vec<FileChange> {
     changes.report_moves(&moves);
     changes.report_rest(&moves);
     // Stable: a deletion stays before the creation at the same path.
-    changes.found.sort_by(|a, b| a.path.cmp(&b.path));
+    changes
+        .found
+        .sort_by(|a, b| a.change.path.cmp(&b.change.path));
     changes.found
 }
 
 struct Changes<'a> {
     before: &'a Snapshot,
     after: &'a Snapshot,
-    found: Vec<FileChange>,
+    found: Vec<Found<'a>>,
     /// Entries whose path now holds nothing, or another entry.
     gone: Vec<&'a Entry>,
     /// Entries whose path held nothing, or another entry.
@@ -85,7 +103,7 @@ impl<'a> Changes<'a> {
             self.gone.push(old);
             self.new.push(new);
         } else if self.changed(old, new) {
-            self.report(ChangeKind::Modified, new, None);
+            self.report(ChangeKind::Modified, Some(old), new, None);
         }
     }
 
@@ -139,9 +157,11 @@ impl<'a> Changes<'a> {
                 && !to_parent.is_empty()
                 && moves.origin.get(to_parent) == Some(&from_parent);
             if !moved_with_parent {
-                self.report(ChangeKind::Renamed, new, Some(from));
-            } else if self.changed(old, new) || self.covers(to, moves) {
-                self.report(ChangeKind::Modified, new, None);
+                self.report(ChangeKind::Renamed, Some(old), new, Some(from));
+            } else if self.changed(old, new) {
+                self.report(ChangeKind::Modified, Some(old), new, None);
+            } else if self.covers(to, moves) {
+                self.report(ChangeKind::Modified, self.before.find(to), new, None);
             }
         }
     }
@@ -162,8 +182,11 @@ impl<'a> Changes<'a> {
                 .find(path)
                 .is_some_and(|new| new.kind == old.kind);
             if !replaced {
-                self.found
-                    .push(change(ChangeKind::Deleted, old, path, None));
+                self.found.push(Found {
+                    change: change(ChangeKind::Deleted, old, path, None),
+                    before: Some(old),
+                    after: None,
+                });
             }
         }
         for new in std::mem::take(&mut self.new) {
@@ -171,15 +194,14 @@ impl<'a> Changes<'a> {
             if moves.origin.contains_key(path) {
                 continue;
             }
-            let replaces = !moves.left.contains(path)
-                && self
-                    .before
-                    .find(path)
-                    .is_some_and(|old| old.kind == new.kind);
-            if replaces {
-                self.report(ChangeKind::Modified, new, None);
+            let replaced = self
+                .before
+                .find(path)
+                .filter(|old| old.kind == new.kind && !moves.left.contains(path));
+            if replaced.is_some() {
+                self.report(ChangeKind::Modified, replaced, new, None);
             } else if !self.before.truncated || self.is_younger(new) {
-                self.report(ChangeKind::Created, new, None);
+                self.report(ChangeKind::Created, None, new, None);
             }
         }
     }
@@ -189,9 +211,19 @@ impl<'a> Changes<'a> {
         entry.born_ns >= self.before.taken_ns
     }
 
-    fn report(&mut self, kind: ChangeKind, entry: &'a Entry, old_path: Option<&[u8]>) {
+    fn report(
+        &mut self,
+        kind: ChangeKind,
+        before: Option<&'a Entry>,
+        entry: &'a Entry,
+        old_path: Option<&[u8]>,
+    ) {
         let path = self.after.path(entry);
-        self.found.push(change(kind, entry, path, old_path));
+        self.found.push(Found {
+            change: change(kind, entry, path, old_path),
+            before,
+            after: Some(entry),
+        });
     }
 }
 
@@ -204,6 +236,8 @@ fn change(change: ChangeKind, entry: &Entry, path: &[u8], old_path: Option<&[u8]
         mode: entry.mode.into(),
         old_path: old_path.map(<[u8]>::to_vec),
         host_risk: None,
+        diff: None,
+        diff_reason: None,
     }
 }
 

@@ -77,7 +77,7 @@ pub fn display(name: &[u8]) -> String {
 }
 
 /// Characters that reorder or hide the text around them.
-fn is_invisible(c: char) -> bool {
+pub(super) fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 

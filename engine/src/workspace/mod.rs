@@ -12,9 +12,12 @@
 use serde::{Deserialize, Serialize};
 
 mod beneath;
+mod contents;
 mod diff;
+mod edit;
 mod error;
 mod files;
+mod known;
 mod measure;
 pub mod ownership;
 mod path;
@@ -22,19 +25,24 @@ mod removal;
 pub mod rights;
 pub mod risk;
 mod scan;
+mod search;
 mod snapshot;
 pub mod source;
 mod tree;
+mod unified;
 mod walk;
 mod watch;
 mod write;
 
 pub use diff::diff;
+pub use edit::Edit;
 pub use error::display;
 pub use files::Listing;
+pub use known::Known;
 pub use measure::Held;
 pub use path::{MAX_PATH_BYTES, WorkspacePath};
 pub use risk::{PROTECTED, host_risk};
+pub use search::{Match, Matches};
 pub use snapshot::{Digest, Entry, Snapshot};
 pub use tree::Tree;
 pub use walk::Budget;
@@ -62,5 +70,13 @@ pub enum FileReason {
     NotAFile,
     Exists,
     NoSpace,
+    /// The text to be replaced is not in the file.
+    NoMatch,
+    /// It is there so many times, where it should be there once.
+    SeveralMatches {
+        count: u64,
+    },
+    /// The file is not what was read any more.
+    Changed,
     Other,
 }

@@ -10,7 +10,7 @@
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use rustix::fs::{OFlags, StatxFlags};
+use rustix::fs::{OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest as _, Sha256};
@@ -38,6 +38,16 @@ impl Tree {
     /// # Errors
     /// When the root itself cannot be read.
     pub fn scan(&self, budget: Budget, previous: Option<&Snapshot>) -> Result<Snapshot, FileError> {
+        self.scan_reading(budget, previous, |_| false)
+    }
+
+    /// As [`Tree::scan`]; `wanted` says which files it must read besides.
+    pub(super) fn scan_reading(
+        &self,
+        budget: Budget,
+        previous: Option<&Snapshot>,
+        wanted: impl Fn(&Facts) -> bool,
+    ) -> Result<Snapshot, FileError> {
         rights::with_override(|| {
             let mut scan = Scan::new(previous);
             let walk = Walk {
@@ -48,7 +58,7 @@ impl Tree {
                 budget,
             };
             let missed = walk
-                .run(|visit| scan.visit(&visit))
+                .run(|visit| scan.visit(&visit, &wanted))
                 .map_err(|errno| FileError::from_errno(b"", "scan", errno))?;
             let mut snapshot = scan.snapshot;
             snapshot.truncated |= missed.truncated;
@@ -69,29 +79,43 @@ struct Scan<'a> {
     content: Vec<u8>,
 }
 
+/// By the clock that times of files are set by.
+pub(super) fn now_ns() -> i64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    now.tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec)
+}
+
+/// A file that changed from then on may change again without a new ctime.
+pub(super) const fn racy_from(now_ns: i64) -> i64 {
+    now_ns.saturating_sub(TICK_NS)
+}
+
 impl<'a> Scan<'a> {
     fn new(previous: Option<&'a Snapshot>) -> Self {
-        let now = clock_gettime(ClockId::RealtimeCoarse);
-        let now_ns = now
-            .tv_sec
-            .saturating_mul(1_000_000_000)
-            .saturating_add(now.tv_nsec);
+        let now_ns = now_ns();
         Self {
             snapshot: Snapshot::taken_at(now_ns),
             previous: previous.filter(|previous| previous.has_digests()),
-            racy_from_ns: now_ns.saturating_sub(TICK_NS),
+            racy_from_ns: racy_from(now_ns),
             hashed: 0,
             content: Vec::new(),
         }
     }
 
-    fn visit(&mut self, visit: &Visit<'_>) {
-        let facts = facts_of(visit);
-        let digest = self.digest(visit, &facts);
+    fn visit(&mut self, visit: &Visit<'_>, wanted: impl Fn(&Facts) -> bool) {
+        let facts = facts_of(visit.facts);
+        let digest = self.digest(visit, &facts, wanted);
         self.snapshot.push(visit.path, facts, digest);
     }
 
-    fn digest(&mut self, visit: &Visit<'_>, facts: &Facts) -> Option<Digest> {
+    fn digest(
+        &mut self,
+        visit: &Visit<'_>,
+        facts: &Facts,
+        wanted: impl Fn(&Facts) -> bool,
+    ) -> Option<Digest> {
         if facts.kind != FileKind::File || facts.size > MAX_HASHED_FILE {
             return None;
         }
@@ -101,7 +125,7 @@ impl<'a> Scan<'a> {
             // Settled content with these times is still the content. It is kept for a comparison with a snapshot
             // older than the previous one.
             Some(known) if !racy && !known.racy => return Some(known),
-            None if !racy => return None,
+            None if !racy && !wanted(facts) => return None,
             _ => {}
         }
         if self.hashed + facts.size > MAX_HASHED_TOTAL || Instant::now() >= visit.deadline {
@@ -123,8 +147,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-fn facts_of(visit: &Visit<'_>) -> Facts {
-    let facts = visit.facts;
+pub(super) fn facts_of(facts: &Statx) -> Facts {
     let born = facts.stx_mask & StatxFlags::BTIME.bits() != 0;
     Facts {
         kind: beneath::kind(facts),
@@ -188,7 +211,7 @@ mod tests {
             horizon: usize::MAX,
             budget: Budget::default(),
         };
-        walk.run(|visit| scan.visit(&visit)).unwrap();
+        walk.run(|visit| scan.visit(&visit, |_| false)).unwrap();
         scan.snapshot.sort();
         scan.snapshot
     }

@@ -15,7 +15,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::files::{POSITION, make_directories, named};
 use super::path::split;
-use super::{FileError, MAX_PATH_BYTES, Tree, WorkspacePath, beneath, rights};
+use super::{FileError, FileReason, MAX_PATH_BYTES, Tree, WorkspacePath, beneath, rights};
 use crate::outcome::{FileKind, FileStat};
 
 /// Permission bits alone: no set-id bit is ever made for a file.
@@ -32,6 +32,32 @@ pub struct PendingWrite {
     /// The name that the file has in the directory meanwhile, if it has one.
     temporary: Option<Vec<u8>>,
     mode: u32,
+    /// What must have the name at the commit.
+    expected: Option<Expected>,
+}
+
+/// A file as it was read.
+#[derive(Debug, Eq, PartialEq)]
+struct Expected {
+    identity: (u32, u32, u64),
+    times: (i64, u32, i64, u32),
+    size: u64,
+}
+
+impl Expected {
+    fn of(facts: &rustix::fs::Statx) -> Self {
+        let (changed, modified) = (facts.stx_ctime, facts.stx_mtime);
+        Self {
+            identity: beneath::identity(facts),
+            times: (
+                changed.tv_sec,
+                changed.tv_nsec,
+                modified.tv_sec,
+                modified.tv_nsec,
+            ),
+            size: beneath::size(facts),
+        }
+    }
 }
 
 /// Where the file belongs, after the links in its path.
@@ -63,6 +89,7 @@ impl Tree {
                 file,
                 temporary,
                 mode,
+                expected: None,
             })
         })
     }
@@ -162,6 +189,14 @@ impl PendingWrite {
         self.file.as_fd()
     }
 
+    /// Lets the commit fail unless it replaces this very file, as it is now.
+    pub(super) fn expect(&mut self, file: BorrowedFd<'_>) -> Result<(), FileError> {
+        let facts = beneath::facts(file, b"")
+            .map_err(|errno| FileError::from_errno(&self.path, "stat", errno))?;
+        self.expected = Some(Expected::of(&facts));
+        Ok(())
+    }
+
     /// Gives the file its name, in one step.
     ///
     /// # Errors
@@ -188,6 +223,15 @@ impl PendingWrite {
             .place
             .facts()
             .map_err(|errno| FileError::from_errno(&self.path, "commit", errno))?;
+        if let Some(expected) = &self.expected
+            && facts.as_ref().map(Expected::of).as_ref() != Some(expected)
+        {
+            return Err(FileError::new(
+                &self.path,
+                FileReason::Changed,
+                "was changed by somebody else meanwhile",
+            ));
+        }
         match facts {
             None => Ok(None),
             Some(facts) if beneath::kind(&facts) == FileKind::File => {
@@ -293,6 +337,7 @@ mod tests {
             file,
             temporary: Some(temporary),
             mode: 0o640,
+            expected: None,
         }
     }
 

@@ -32,7 +32,7 @@ fn the_plan_is_the_one_that_was_reviewed() {
 #[test]
 fn the_help_of_every_command_is_the_one_that_was_reviewed() {
     compare("help.txt", &["--help"]);
-    for command in ["serve", "run", "doctor", "plan"] {
+    for command in ["serve", "run", "doctor", "plan", "files", "completions"] {
         compare(&format!("help-{command}.txt"), &[command, "--help"]);
     }
     compare("version.txt", &["--version"]);
@@ -58,4 +58,37 @@ fn the_plan_as_json_has_the_stages_and_steps_of_the_printed_one() {
         }
     }
     assert_eq!(lines.next(), None);
+}
+
+#[test]
+fn the_completions_of_every_shell_name_every_command_and_are_the_same_each_time() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let told = place.stepbox(&["completions", shell]);
+        assert_eq!((told.code, &*told.stderr), (Some(0), ""));
+        for word in [
+            "serve",
+            "run",
+            "doctor",
+            "plan",
+            "files",
+            "grep",
+            "workspace-max-bytes",
+        ] {
+            assert!(told.stdout.contains(word), "{shell}: {word}");
+        }
+        assert_eq!(told.stdout, place.stepbox(&["completions", shell]).stdout);
+    }
+    assert_eq!(place.stepbox(&["completions", "tcsh"]).code, Some(2));
+}
+
+#[test]
+fn a_command_that_needs_an_engine_says_how_one_is_named() {
+    let place = Place::new();
+    let told = place.stepbox(&["files", "ls", "s"]);
+    assert_eq!(told.code, Some(125));
+    assert!(told.stderr.contains("STEPBOX_ADDRESS"), "{}", told.stderr);
+    let told = place.stepbox(&["files", "ls", "s", "--address", "unix:/none/engine.sock"]);
+    assert_eq!(told.code, Some(125));
+    assert!(told.stderr.contains("/none/token"), "{}", told.stderr);
 }

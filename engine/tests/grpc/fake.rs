@@ -11,9 +11,9 @@ use stepbox_engine::outcome::{
     AppliedLimit, ChangeKind, EnforcedBy, Fault, FaultDetail, FaultKind, FileChange, FileKind,
     FileStat, Output, Resource, RichResult, Start, StepResult, Usage, Verdict,
 };
-use stepbox_engine::session::{KernelView, Live, SessionError, SessionView, StepEvent};
-use stepbox_engine::spec::{Program, SandboxSpec, StepSpec};
-use stepbox_engine::workspace::{FileError, FileReason};
+use stepbox_engine::session::{Edited, KernelView, Live, SessionError, SessionView, StepEvent};
+use stepbox_engine::spec::{Grep, Program, SandboxSpec, StepSpec};
+use stepbox_engine::workspace::{FileError, FileReason, Match, Matches};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -451,6 +451,57 @@ impl Backend for Fake {
         table.files.insert(target, data);
         Ok(())
     }
+    async fn glob_files(
+        &self,
+        id: &str,
+        _path: Vec<u8>,
+        _pattern: String,
+        _files_only: bool,
+    ) -> Result<(Vec<FileStat>, bool), SessionError> {
+        self.known(id)?;
+        let files = self.files();
+        Ok((files.iter().map(|path| stat(path)).collect(), true))
+    }
+    async fn grep_files(
+        &self,
+        id: &str,
+        _path: Vec<u8>,
+        grep: Grep,
+    ) -> Result<Matches, SessionError> {
+        self.known(id)?;
+        let line = |nth| Match {
+            path: b"bad\xff".to_vec(),
+            line_number: nth,
+            line: grep.pattern.clone().into_bytes(),
+        };
+        Ok(Matches {
+            found: (1..=MANY as u64).map(line).collect(),
+            truncated: true,
+            binary: 2,
+        })
+    }
+    async fn edit_file(
+        &self,
+        id: &str,
+        path: Vec<u8>,
+        (old, _new): (Vec<u8>, Vec<u8>),
+        all: bool,
+    ) -> Result<Edited, SessionError> {
+        self.known(id)?;
+        if !all {
+            return Err(SessionError::File(FileError {
+                path: String::from_utf8_lossy(&path).into_owned(),
+                reason: FileReason::SeveralMatches { count: 3 },
+                message: String::from_utf8_lossy(&old).into_owned(),
+            }));
+        }
+        Ok(Edited {
+            size: 1,
+            replacements: 3,
+            diff: None,
+            truncated: false,
+        })
+    }
     fn live(&self) -> Live {
         Live {
             sessions: u32::try_from(self.table().sessions.len()).expect("few"),
@@ -474,6 +525,8 @@ fn change(nth: usize) -> FileChange {
         mode: 0o644,
         old_path: None,
         host_risk: None,
+        diff: None,
+        diff_reason: None,
     }
 }
 

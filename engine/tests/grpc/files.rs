@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use stepbox_engine::api::pb::sandbox_client::SandboxClient;
 use stepbox_engine::api::pb::{
-    ListFilesRequest, MakeDirRequest, MoveRequest, ReadFileRequest, RemoveRequest, StatFileRequest,
-    WriteFileRequest,
+    EditFileRequest, GlobFilesRequest, GrepFilesRequest, ListFilesRequest, MakeDirRequest,
+    MoveRequest, ReadFileRequest, RemoveRequest, StatFileRequest, WriteFileRequest,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -221,6 +221,85 @@ async fn directories_are_made_and_files_moved_and_removed() {
     assert_eq!(
         client.remove(remove()).await.expect_err("gone").code(),
         Code::NotFound
+    );
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn lines_that_were_found_come_in_pages_and_the_last_says_what_is_missing() {
+    let served = Served::start().await;
+    let (mut client, id) = served.session().await;
+    let request = GrepFilesRequest {
+        session_id: id,
+        pattern: "x".into(),
+        ..GrepFilesRequest::default()
+    };
+    let mut pages = client
+        .grep_files(request)
+        .await
+        .expect("found")
+        .into_inner();
+    let (mut count, mut ends) = (0, Vec::new());
+    while let Some(page) = pages.message().await.expect("a page") {
+        count += page.matches.len();
+        assert!(
+            page.matches
+                .iter()
+                .all(|found| found.display_path == "bad\u{fffd}")
+        );
+        ends.push((page.truncated, page.binary_files_count));
+    }
+    assert_eq!(count, MANY);
+    assert!(ends.len() > 1);
+    assert_eq!(ends.pop(), Some((true, 2)));
+    assert!(ends.iter().all(|end| *end == (false, 0)));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_wrong_pattern_and_an_edit_of_several_places_are_told_with_what_a_program_needs() {
+    let served = Served::start().await;
+    let (mut client, id) = served.session().await;
+    let glob = |session_id: &str, pattern: &str| GlobFilesRequest {
+        session_id: session_id.into(),
+        pattern: pattern.into(),
+        ..GlobFilesRequest::default()
+    };
+    let status = client
+        .glob_files(glob(&id, "a{"))
+        .await
+        .expect_err("refused");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let details = status.get_details_bad_request().expect("violations");
+    assert_eq!(details.field_violations[0].field, "pattern");
+    let status = client
+        .glob_files(glob("none", "*"))
+        .await
+        .expect_err("none");
+    assert_eq!(status.code(), Code::NotFound);
+
+    let edit = |replace_all| EditFileRequest {
+        session_id: id.clone(),
+        path: Bytes::from_static(b"f"),
+        old_text: Bytes::from_static(b"a"),
+        new_text: Bytes::from_static(b"b"),
+        replace_all,
+    };
+    let status = client.edit_file(edit(false)).await.expect_err("several");
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let info = status.get_details_error_info().expect("a reason");
+    assert_eq!(
+        (info.reason.as_str(), info.metadata["count"].as_str()),
+        ("several_matches", "3")
+    );
+    let done = client
+        .edit_file(edit(true))
+        .await
+        .expect("edited")
+        .into_inner();
+    assert_eq!(
+        (done.replacements_count, done.diff_reason.as_deref()),
+        (3, Some("binary"))
     );
     served.stop().await;
 }

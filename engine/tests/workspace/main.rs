@@ -7,9 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod clearing;
+mod edits;
 mod files;
+mod known;
 mod races;
 mod scans;
+mod search;
 mod watching;
 
 use std::fs;

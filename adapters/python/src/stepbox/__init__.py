@@ -16,7 +16,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepbox._errors import EngineError, MountRefused, SandboxError, SessionLost, StepboxError
-from stepbox._results import ExecutionResult, FileChange, FileInfo, Limit, RichResult, SandboxFault, Usage
+from stepbox._results import (
+    Edit,
+    ExecutionResult,
+    FileChange,
+    FileInfo,
+    FileStat,
+    GrepMatch,
+    Limit,
+    RichResult,
+    SandboxFault,
+    Usage,
+)
 from stepbox._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -27,10 +38,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncKernel",
     "AsyncSandbox",
+    "Edit",
     "EngineError",
     "ExecutionResult",
     "FileChange",
     "FileInfo",
+    "FileStat",
+    "GrepMatch",
     "Kernel",
     "Limit",
     "MountRefused",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepbox import _cells as cells
 from stepbox import _operations as operations
 from stepbox import _options
+from stepbox import _search as search
 from stepbox._errors import SessionLost
 from stepbox._kernel import AsyncKernel
 from stepbox._session import Lease
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from stepbox._calls import Operation
     from stepbox._options import SandboxOptions
-    from stepbox._results import ExecutionResult, FileStat, Limit
+    from stepbox._results import Edit, ExecutionResult, FileStat, GrepMatches, Limit
     from stepbox._session import Session
     from stepbox._shapes import HostPath
 
@@ -208,6 +209,76 @@ class AsyncSandbox:
     async def list_files(self, subdir: HostPath = "") -> list[str]:
         """The regular files below a directory, recursively, each relative to the workspace."""
         return await self._drive(lambda session: operations.list_files(session, subdir))
+
+    async def list_dir(self, path: HostPath = "") -> list[FileStat]:
+        """What is in a directory, sorted by path; not what is below its directories. Links are not followed."""
+        return await self._drive(lambda session: search.list_dir(session, path))
+
+    async def glob(self, pattern: str, subdir: HostPath = "", *, files_only: bool = False) -> list[str]:
+        """The entries below a directory whose path from there matches, sorted, each relative to the workspace.
+
+        `*`, `?` and `[…]` stand for what is between two slashes, `**` for any number of directories, `{a,b}` for one of
+        several: `*.py` is at the top alone, `**/*.py` anywhere. With a slash at its end the pattern is one of
+        directories. Names that begin with a dot are as others. Links are found and not followed.
+
+        Raises:
+            SandboxError: The pattern is none (`violations` says where), there is no such directory, or there are more
+                entries than a search looks at (reason `too_large`).
+        """
+        return await self._drive(lambda session: search.glob(session, pattern, subdir, files_only))
+
+    async def grep(
+        self,
+        pattern: str,
+        subdir: HostPath = "",
+        *,
+        ignore_case: bool = False,
+        literal: bool = False,
+        glob: str | None = None,
+        max_count: int = 10_000,
+    ) -> GrepMatches:
+        """The lines that match, of the files below a directory or of one file: a list of `GrepMatch`.
+
+        Lines are searched one by one. Hidden files are searched too; links are not followed; what the sandbox's user
+        may not read is passed over, as are files that hold a NUL (the list's `binary_files` says how many).
+
+        Args:
+            pattern: A regular expression, without look-around and back-references: it never takes long.
+            subdir: A directory or a file.
+            ignore_case: Letters of either case match.
+            literal: `pattern` is text.
+            glob: Only files whose path from `subdir` on matches, as in `glob()`; without a slash, whose name does.
+            max_count: Lines at most; when there are more the list's `truncated` is True.
+
+        Raises:
+            SandboxError: The pattern is none (`violations` says where), or there is nothing at `subdir`.
+        """
+        return await self._drive(
+            lambda session: search.grep(
+                session,
+                pattern,
+                subdir,
+                ignore_case=ignore_case,
+                literal=literal,
+                glob=glob,
+                max_count=max_count,
+            )
+        )
+
+    async def edit_file(self, path: HostPath, old: bytes | str, new: bytes | str, replace_all: bool = False) -> Edit:
+        """Replaces text in a file, the whole file or nothing of it. Its mode and its line ends stay.
+
+        Args:
+            path: A file of at most 16 MiB.
+            old: The text as it is in the file, with its line ends. It must be there once, unless `replace_all`.
+            new: What is to be in its place.
+            replace_all: Every place, from the start on.
+
+        Raises:
+            SandboxError: Reason `no_match` or `several_matches` (the error's `count` says how many), both ValueErrors
+                too; `changed` when somebody else wrote to the file meanwhile; else as for the other file calls.
+        """
+        return await self._drive(lambda session: search.edit_file(session, path, old, new, replace_all))
 
     async def stat(self, path: HostPath) -> FileStat:
         """What one entry is. A link is not followed."""

@@ -56,6 +56,9 @@ STAT_FILE = Method("StatFile", pb.StatFileRequest, pb.StatFileResponse)
 MAKE_DIR = Method("MakeDir", pb.MakeDirRequest, pb.MakeDirResponse)
 REMOVE = Method("Remove", pb.RemoveRequest, pb.RemoveResponse)
 MOVE = Method("Move", pb.MoveRequest, pb.MoveResponse)
+GLOB_FILES = Method("GlobFiles", pb.GlobFilesRequest, pb.ListFilesResponse)
+GREP_FILES = Method("GrepFiles", pb.GrepFilesRequest, pb.GrepFilesResponse)
+EDIT_FILE = Method("EditFile", pb.EditFileRequest, pb.EditFileResponse)
 GET_INFO = Method("GetInfo", pb.GetInfoRequest, pb.GetInfoResponse)
 
 

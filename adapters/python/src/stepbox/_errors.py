@@ -129,12 +129,26 @@ class _NoSpace(_FileError):
     _errno = errno.ENOSPC
 
 
+class _Changed(_FileError):
+    _errno = errno.EBUSY
+
+
 class _OtherFileError(_FileError):
     _errno = errno.EIO
 
 
 class _InvalidPath(SandboxError, ValueError):
     pass
+
+
+class _NoMatch(SandboxError, ValueError):
+    pass
+
+
+class SeveralMatches(SandboxError, ValueError):
+    """The attribute `count` says how many there are."""
+
+    count: int | None = None
 
 
 FILE_ERRORS: dict[str, type[SandboxError]] = {
@@ -146,6 +160,9 @@ FILE_ERRORS: dict[str, type[SandboxError]] = {
     "too_large": _TooLarge,
     "not_a_file": _NotAFile,
     "no_space": _NoSpace,
+    "changed": _Changed,
+    "no_match": _NoMatch,
+    "several_matches": SeveralMatches,
     "other": _OtherFileError,
     "invalid_path": _InvalidPath,
 }

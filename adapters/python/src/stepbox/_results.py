@@ -58,8 +58,13 @@ class FileChange:
         old_path: Of a renamed one, where it was.
         path_bytes: The path as it is on disk.
         host_risk: Why the caller's own tools should not trust it, or None.
-        diff: A unified diff of a small text file, or None.
-        diff_reason: Why there is no diff: `binary`, `too_large`, `unknown_before`; or None.
+        diff: What changed in the text of a regular file, as a unified diff with `a/` and `b/` before the names (or
+            `/dev/null`), at most 64 KiB; or None.
+        diff_reason: Why a regular file has no diff: `binary`, `too_large` (more than 64 KiB, now or before),
+            `unknown_before` (the engine had not seen what was in it), `same_content` (moved, touched or given another
+            mode), `changed_since` (written to again before it could be read), `too_many` (files or text of one step);
+            or, beside a diff, `truncated`: it ends early. None with a whole diff, for what is not a regular file, and
+            with `file_diffs=False`.
     """
 
     path: str
@@ -88,6 +93,57 @@ class FileStat:
     modified_unix_ns: int
     link_target: str | None = None
     path_bytes: bytes = b""
+
+
+@dataclass(frozen=True)
+class GrepMatch:
+    """One line that matched.
+
+    Attributes:
+        path: Relative to the workspace, as in `FileChange`.
+        line_number: From 1.
+        line: Without its end; the first 4 KiB of it. U+FFFD stands for bytes that are not UTF-8.
+        path_bytes: The path as it is on disk.
+        line_bytes: The line as it is in the file.
+    """
+
+    path: str
+    line_number: int
+    line: str
+    path_bytes: bytes = b""
+    line_bytes: bytes = b""
+
+
+class GrepMatches(list[GrepMatch]):
+    """What `grep()` found, by path and then by line.
+
+    Attributes:
+        truncated: There may be more: `max_count` lines were found, or the search ended at its budget (1 GiB read,
+            16 MiB found, 200,000 entries, 5 s).
+        binary_files: How many files were passed over because they hold a NUL.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.truncated = False
+        self.binary_files = 0
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What `edit_file()` did.
+
+    Attributes:
+        path: As it was given.
+        replacements: How many places were replaced.
+        diff: A unified diff, as in `FileChange`; None for a file that is not text.
+        diff_reason: `binary`, or beside a diff `truncated`; else None.
+    """
+
+    path: str
+    replacements: int
+    diff: str | None = None
+    diff_reason: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,16 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
-from stepbox._errors import FILE_ERRORS, EngineError, MountRefused, SandboxError, SessionLost, StepboxError, Violation
+from stepbox._errors import (
+    FILE_ERRORS,
+    EngineError,
+    MountRefused,
+    SandboxError,
+    SessionLost,
+    SeveralMatches,
+    StepboxError,
+    Violation,
+)
 from stepbox._pb import status_pb2
 from stepbox._results import SandboxFault
 
@@ -49,7 +58,10 @@ def classify(code: str, text: str, status: bytes) -> StepboxError:
     reason = info.reason or None
 
     if reason in FILE_ERRORS:
-        return FILE_ERRORS[reason](message, reason=reason)
+        error = FILE_ERRORS[reason](message, reason=reason)
+        if isinstance(error, SeveralMatches):
+            error.count = int(info.metadata.get("count", 0)) or None
+        return error
     if code in _SANDBOX_CODES or reason == _NO_KERNEL:
         kind = MountRefused if reason == _MOUNT_REFUSED else SandboxError
         return kind(message, violations=violations, reason=reason, fault=_fault(info))

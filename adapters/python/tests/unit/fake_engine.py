@@ -268,6 +268,43 @@ class _Service(pb_grpc.SandboxServicer):
             if name.startswith(request.path):
                 yield pb.ListFilesResponse(files=[pb.FileStat(path=name, kind=pb.FILE_KIND_FILE)])
 
+    def GlobFiles(self, request, context):
+        log("GlobFiles", pattern=request.pattern, path=request.path.decode(), files_only=request.files_only)
+        if "[" in request.pattern:
+            bad = status_pb2.BadRequest()
+            bad.field_violations.add(field="pattern", description="unclosed, at character 1")
+            abort(context, grpc.StatusCode.INVALID_ARGUMENT, "", ("BadRequest", bad))
+        for name in sorted(self._session(context, request.session_id)):
+            yield pb.ListFilesResponse(files=[pb.FileStat(path=name, kind=pb.FILE_KIND_FILE)])
+        yield pb.ListFilesResponse(truncated=request.pattern == "**")
+
+    def GrepFiles(self, request, context):
+        log(
+            "GrepFiles",
+            glob=request.glob if request.HasField("glob") else None,
+            literal=request.literal,
+            ignore_case=request.ignore_case,
+            max_count=request.max_count,
+        )
+        for name, data in sorted(self._session(context, request.session_id).items()):
+            for number, line in enumerate(data.splitlines(), 1):
+                if request.pattern.encode() in line:
+                    match = pb.GrepMatch(path=name, line_number=number, line=line)
+                    yield pb.GrepFilesResponse(matches=[match])
+        yield pb.GrepFilesResponse(truncated=True, binary_files_count=2)
+
+    def EditFile(self, request, context):
+        files = self._session(context, request.session_id)
+        data = self._file(context, files, request.path)
+        count = data.count(request.old_text)
+        if count == 0:
+            abort_file(context, grpc.StatusCode.FAILED_PRECONDITION, "no_match", "not there")
+        if count > 1 and not request.replace_all:
+            info = status_pb2.ErrorInfo(reason="several_matches", metadata={"count": str(count)})
+            abort(context, grpc.StatusCode.FAILED_PRECONDITION, "several", ("ErrorInfo", info))
+        files[request.path] = data.replace(request.old_text, request.new_text)
+        return pb.EditFileResponse(replacements_count=count, diff="--- a\n+++ b\n")
+
     def StatFile(self, request, context):
         data = self._file(context, self._session(context, request.session_id), request.path)
         stat = pb.FileStat(path=request.path, kind=pb.FILE_KIND_FILE, size=len(data), mode=0o644)

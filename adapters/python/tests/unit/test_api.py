@@ -48,10 +48,13 @@ def test_the_public_names_are_these():
     assert stepbox.__all__ == [
         "AsyncKernel",
         "AsyncSandbox",
+        "Edit",
         "EngineError",
         "ExecutionResult",
         "FileChange",
         "FileInfo",
+        "FileStat",
+        "GrepMatch",
         "Kernel",
         "Limit",
         "MountRefused",

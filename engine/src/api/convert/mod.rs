@@ -4,6 +4,7 @@
 pub mod file;
 pub mod kernel;
 pub mod result;
+pub mod search;
 pub mod session;
 pub mod spec;
 pub mod step;

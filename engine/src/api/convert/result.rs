@@ -271,6 +271,8 @@ fn change(change: &FileChange) -> pb::FileChange {
         mode,
         old_path,
         host_risk,
+        diff,
+        diff_reason,
     } = change;
     let change = match change {
         ChangeKind::Created => pb::ChangeKind::Created,
@@ -287,8 +289,8 @@ fn change(change: &FileChange) -> pb::FileChange {
         mode: *mode,
         old_path: old_path.as_deref().map(Bytes::copy_from_slice),
         host_risk: host_risk.clone(),
-        diff: None,
-        diff_reason: None,
+        diff: diff.clone(),
+        diff_reason: diff_reason.map(|reason| reason.name().to_owned()),
     }
 }
 

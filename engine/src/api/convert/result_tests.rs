@@ -35,6 +35,8 @@ fn file(path: &[u8]) -> FileChange {
         mode: 0o644,
         old_path: None,
         host_risk: None,
+        diff: None,
+        diff_reason: None,
     }
 }
 

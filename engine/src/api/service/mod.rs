@@ -2,6 +2,7 @@
 
 mod kernel;
 mod sandbox;
+mod search;
 mod step;
 mod stream;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::stream::{self, Answers};
-use super::{kernel, step};
+use super::{kernel, search, step};
 use crate::api::backend::{Backend, WriteFile};
 use crate::api::convert::{self, session_id, step_id};
 use crate::api::host::HostInfo;
@@ -442,23 +442,23 @@ impl<B: Backend> Sandbox for SandboxService<B> {
 
     async fn glob_files(
         &self,
-        _request: Request<pb::GlobFilesRequest>,
+        request: Request<pb::GlobFilesRequest>,
     ) -> Result<Response<Self::GlobFilesStream>, Status> {
-        Err(Status::unimplemented("GlobFiles"))
+        search::glob(&self.backend, request.into_inner()).await
     }
 
     async fn grep_files(
         &self,
-        _request: Request<pb::GrepFilesRequest>,
+        request: Request<pb::GrepFilesRequest>,
     ) -> Result<Response<Self::GrepFilesStream>, Status> {
-        Err(Status::unimplemented("GrepFiles"))
+        search::grep(&self.backend, request.into_inner()).await
     }
 
     async fn edit_file(
         &self,
-        _request: Request<pb::EditFileRequest>,
+        request: Request<pb::EditFileRequest>,
     ) -> Result<Response<pb::EditFileResponse>, Status> {
-        Err(Status::unimplemented("EditFile"))
+        search::edit(&self.backend, request.into_inner()).await
     }
 
     async fn export_files(

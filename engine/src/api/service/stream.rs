@@ -10,11 +10,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use crate::api::backend::ReadFile;
+use crate::api::convert;
 use crate::api::convert::file::stat;
 use crate::api::convert::result::file_page;
 use crate::api::pb;
 use crate::outcome::{FileStat, StepResult};
 use crate::session::SessionError;
+use crate::workspace::Matches;
 
 /// Data of one message.
 const CHUNK: usize = 512 << 10;
@@ -77,6 +79,37 @@ pub(super) fn entries(files: Vec<FileStat>, truncated: bool) -> Answers<pb::List
         Some(Ok(pb::ListFilesResponse {
             files: page,
             truncated: done && truncated,
+        }))
+    });
+    Box::pin(tokio_stream::iter(pages))
+}
+
+/// Lines that were found; at least one message, so that the end is always told.
+pub(super) fn matches(matches: Matches) -> Answers<pb::GrepFilesResponse> {
+    let Matches {
+        found,
+        truncated,
+        binary,
+    } = matches;
+    let mut found = found.into_iter();
+    let mut done = false;
+    let pages = std::iter::from_fn(move || {
+        if done {
+            return None;
+        }
+        let mut page = Vec::new();
+        let mut size = 0;
+        while page.len() < ENTRIES && size < CHUNK {
+            let Some(next) = found.next() else { break };
+            let next = convert::search::found(next);
+            size += prost::Message::encoded_len(&next);
+            page.push(next);
+        }
+        done = found.len() == 0;
+        Some(Ok(pb::GrepFilesResponse {
+            matches: page,
+            truncated: done && truncated,
+            binary_files_count: if done { binary } else { 0 },
         }))
     });
     Box::pin(tokio_stream::iter(pages))

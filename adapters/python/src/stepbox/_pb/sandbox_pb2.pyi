@@ -1130,22 +1130,26 @@ class GrepFilesRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., pattern: _Optional[str] = ..., path: _Optional[bytes] = ..., literal: bool = ..., ignore_case: bool = ..., glob: _Optional[str] = ..., max_count: _Optional[int] = ...) -> None: ...
 
 class GrepFilesResponse(_message.Message):
-    __slots__ = ("matches", "truncated")
+    __slots__ = ("matches", "truncated", "binary_files_count")
     MATCHES_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    BINARY_FILES_COUNT_FIELD_NUMBER: _ClassVar[int]
     matches: _containers.RepeatedCompositeFieldContainer[GrepMatch]
     truncated: bool
-    def __init__(self, matches: _Optional[_Iterable[_Union[GrepMatch, _Mapping]]] = ..., truncated: bool = ...) -> None: ...
+    binary_files_count: int
+    def __init__(self, matches: _Optional[_Iterable[_Union[GrepMatch, _Mapping]]] = ..., truncated: bool = ..., binary_files_count: _Optional[int] = ...) -> None: ...
 
 class GrepMatch(_message.Message):
-    __slots__ = ("path", "line_number", "line")
+    __slots__ = ("path", "line_number", "line", "display_path")
     PATH_FIELD_NUMBER: _ClassVar[int]
     LINE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_PATH_FIELD_NUMBER: _ClassVar[int]
     path: bytes
     line_number: int
     line: bytes
-    def __init__(self, path: _Optional[bytes] = ..., line_number: _Optional[int] = ..., line: _Optional[bytes] = ...) -> None: ...
+    display_path: str
+    def __init__(self, path: _Optional[bytes] = ..., line_number: _Optional[int] = ..., line: _Optional[bytes] = ..., display_path: _Optional[str] = ...) -> None: ...
 
 class EditFileRequest(_message.Message):
     __slots__ = ("session_id", "path", "old_text", "new_text", "replace_all")
@@ -1162,12 +1166,14 @@ class EditFileRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., path: _Optional[bytes] = ..., old_text: _Optional[bytes] = ..., new_text: _Optional[bytes] = ..., replace_all: bool = ...) -> None: ...
 
 class EditFileResponse(_message.Message):
-    __slots__ = ("replacements_count", "diff")
+    __slots__ = ("replacements_count", "diff", "diff_reason")
     REPLACEMENTS_COUNT_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
+    DIFF_REASON_FIELD_NUMBER: _ClassVar[int]
     replacements_count: int
     diff: str
-    def __init__(self, replacements_count: _Optional[int] = ..., diff: _Optional[str] = ...) -> None: ...
+    diff_reason: str
+    def __init__(self, replacements_count: _Optional[int] = ..., diff: _Optional[str] = ..., diff_reason: _Optional[str] = ...) -> None: ...
 
 class ExportFilesRequest(_message.Message):
     __slots__ = ("session_id", "path")
