@@ -15,6 +15,8 @@ mod beneath;
 mod diff;
 mod error;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod measure;
 pub mod ownership;
 mod path;
