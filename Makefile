@@ -16,7 +16,7 @@ FOLDERS := $(addprefix adapters/,$(PACKAGES))
 export STEPBOX_BIN := $(CURDIR)/$(ENGINE)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-fallback test-vm soak clean
+.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-fallback test-vm fuzz soak clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -65,7 +65,10 @@ test-fallback: setup ## the limits where no cgroup can be had, as the caller and
 test-vm: setup ## run steps as an ordinary user of a systemd host with cgroup v2, in a virtual machine
 	tests/vm/smoke.sh
 
-soak: setup test-vm ## 10,000 steps in a row, and the virtual machine
+fuzz: setup ## an hour of fuzzing, or FUZZ_SECONDS, shared among all targets
+	tests/fuzz.sh
+
+soak: setup test-vm fuzz ## 10,000 steps in a row, the virtual machine, and the fuzzers
 	$(BIN)/python tests/soak.py
 
 bench: setup ## times of calls, beside a plain subprocess and bubblewrap; BENCH=--quick is short

@@ -40,7 +40,9 @@ mod tests {
 
     fn names(directory: &Path) -> BTreeSet<PathBuf> {
         let entries = fs::read_dir(directory).expect("a directory");
-        entries.map(|entry| entry.expect("an entry").path()).collect()
+        entries
+            .map(|entry| entry.expect("an entry").path())
+            .collect()
     }
 
     #[test]

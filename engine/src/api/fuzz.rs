@@ -26,15 +26,47 @@ pub fn requests(bytes: &[u8]) {
         0 => {
             if let Ok(request) = pb::SandboxSpec::decode(bytes) {
                 let request = spec::request(Some(request));
-                fuzz::judged(&parse_spec(request, &fuzz::Plain::default(), &HostAccess::Own));
+                fuzz::judged(&parse_spec(
+                    request,
+                    &fuzz::Plain::default(),
+                    &HostAccess::Own,
+                ));
             }
         }
-        1 => drop(pb::RunCodeRequest::decode(bytes).ok().and_then(|request| refused(step::run_code(request)))),
-        2 => drop(pb::RunRequest::decode(bytes).ok().and_then(|request| refused(step::run(request)))),
-        3 => drop(pb::RunStreamRequest::decode(bytes).ok().and_then(|request| refused(step::run_stream(request)))),
-        4 => drop(pb::RunCellRequest::decode(bytes).ok().and_then(|request| refused(kernel::cell(request)))),
-        5 => drop(pb::StartKernelRequest::decode(bytes).ok().and_then(|request| refused(kernel::start(request)))),
-        6 => drop(pb::ReadFileRequest::decode(bytes).ok().and_then(|request| refused(file::read(request)))),
-        _ => drop(pb::WriteFileRequest::decode(bytes).ok().and_then(|request| refused(file::write_start(request)))),
+        1 => drop(
+            pb::RunCodeRequest::decode(bytes)
+                .ok()
+                .and_then(|request| refused(step::run_code(request))),
+        ),
+        2 => drop(
+            pb::RunRequest::decode(bytes)
+                .ok()
+                .and_then(|request| refused(step::run(request))),
+        ),
+        3 => drop(
+            pb::RunStreamRequest::decode(bytes)
+                .ok()
+                .and_then(|request| refused(step::run_stream(request))),
+        ),
+        4 => drop(
+            pb::RunCellRequest::decode(bytes)
+                .ok()
+                .and_then(|request| refused(kernel::cell(request))),
+        ),
+        5 => drop(
+            pb::StartKernelRequest::decode(bytes)
+                .ok()
+                .and_then(|request| refused(kernel::start(request))),
+        ),
+        6 => drop(
+            pb::ReadFileRequest::decode(bytes)
+                .ok()
+                .and_then(|request| refused(file::read(request))),
+        ),
+        _ => drop(
+            pb::WriteFileRequest::decode(bytes)
+                .ok()
+                .and_then(|request| refused(file::write_start(request))),
+        ),
     }
 }

@@ -46,10 +46,16 @@ pub fn archives(bytes: &[u8]) {
         if part.complete {
             break;
         }
-        assert!(part.next > before.next, "a round that does nothing is asked for again");
+        assert!(
+            part.next > before.next,
+            "a round that does nothing is asked for again"
+        );
     }
     made(&at("part"));
-    assert_eq!(fs::read(at("outside/canary.pyc")).ok().as_deref(), Some(&b"canary"[..]));
+    assert_eq!(
+        fs::read(at("outside/canary.pyc")).ok().as_deref(),
+        Some(&b"canary"[..])
+    );
     assert_eq!(fs::read_dir(at("outside")).expect("there").count(), 1);
     assert_eq!(fs::read_dir(place.path()).expect("there").count(), 2);
 }

@@ -34,7 +34,9 @@ pub fn results(bytes: &[u8]) {
         for result in parsed {
             assert!(!result.data.is_empty() && result.data.len() <= 32);
             let plain = |kind: &String| {
-                kind.len() <= 128 && kind.contains('/') && kind.bytes().all(|byte| byte.is_ascii_graphic())
+                kind.len() <= 128
+                    && kind.contains('/')
+                    && kind.bytes().all(|byte| byte.is_ascii_graphic())
             };
             assert!(result.data.keys().all(plain));
         }

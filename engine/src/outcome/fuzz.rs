@@ -2,7 +2,9 @@
 
 use arbitrary::{Result, Unstructured};
 
-use super::{Evidence, ExecFailure, FaultKind, Notification, StartupFailure, WorkspaceFull, classify};
+use super::{
+    Evidence, ExecFailure, FaultKind, Notification, StartupFailure, WorkspaceFull, classify,
+};
 
 /// What stands where code chooses: no sentence may have it.
 const CODES_OWN: &str = "the-codes-own-word";
@@ -20,9 +22,19 @@ pub fn verdicts(bytes: &[u8]) {
         assert!((1..=127).contains(&signal));
     }
     let Some(fault) = &verdict.fault else {
-        let status = evidence.wait_status.expect("an end without a fault is the program's own");
-        assert!(evidence.startup.is_none() && evidence.exec.is_none() && evidence.notification.is_none());
-        assert!(evidence.oom_kills == 0 && evidence.watchdog_memory.is_none() && evidence.workspace_full.is_none());
+        let status = evidence
+            .wait_status
+            .expect("an end without a fault is the program's own");
+        assert!(
+            evidence.startup.is_none()
+                && evidence.exec.is_none()
+                && evidence.notification.is_none()
+        );
+        assert!(
+            evidence.oom_kills == 0
+                && evidence.watchdog_memory.is_none()
+                && evidence.workspace_full.is_none()
+        );
         assert_eq!(status & 0x7f, verdict.signal.unwrap_or(0));
         return;
     };
@@ -30,7 +42,8 @@ pub fn verdicts(bytes: &[u8]) {
     let unfinished = evidence.wait_status.is_none();
     let proven = match fault.kind {
         FaultKind::StartupFailed => {
-            evidence.startup.is_some() || unfinished && evidence.deadline_ms.is_some() && !evidence.started
+            evidence.startup.is_some()
+                || unfinished && evidence.deadline_ms.is_some() && !evidence.started
         }
         FaultKind::ExecFailed => evidence.exec.is_some(),
         FaultKind::EscapeBlocked => evidence.notification.is_some(),
@@ -95,5 +108,9 @@ fn option<'a, T>(
     given: &mut Unstructured<'a>,
     make: impl FnOnce(&mut Unstructured<'a>) -> Result<T>,
 ) -> Result<Option<T>> {
-    if given.ratio(1, 4)? { make(given).map(Some) } else { Ok(None) }
+    if given.ratio(1, 4)? {
+        make(given).map(Some)
+    } else {
+        Ok(None)
+    }
 }

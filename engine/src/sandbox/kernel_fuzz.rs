@@ -28,9 +28,13 @@ fn told(mut given: Unstructured<'_>) -> Result<()> {
         3 => INLINE as u64 + 1,
         _ => given.int_in_range(0..=4 * INLINE as u64)?,
     };
-    memory.word(layout::RESULTS_LENGTH).store(length, Ordering::Relaxed);
+    memory
+        .word(layout::RESULTS_LENGTH)
+        .store(length, Ordering::Relaxed);
     let exit_code: u64 = given.arbitrary()?;
-    memory.word(layout::EXIT_CODE).store(exit_code, Ordering::Relaxed);
+    memory
+        .word(layout::EXIT_CODE)
+        .store(exit_code, Ordering::Relaxed);
     let content = given.take_rest();
     memory.write(layout::AREA, content);
     let (init, engine) = datagram::pair().expect("a pair");
@@ -44,7 +48,9 @@ fn told(mut given: Unstructured<'_>) -> Result<()> {
         alone: false,
     };
     driver.tell(number, 0).expect("told");
-    let (heard, beside) = datagram::receive(engine.as_fd()).expect("heard").expect("told");
+    let (heard, beside) = datagram::receive(engine.as_fd())
+        .expect("heard")
+        .expect("told");
     let FromInit::Answered {
         number: cell,
         exit_code: code,
@@ -65,6 +71,8 @@ fn told(mut given: Unstructured<'_>) -> Result<()> {
     let same = results.len().min(content.len());
     assert_eq!(results[..same], content[..same]);
     // Not for the next: it would find these.
-    memory.forget(layout::AREA, layout::AREA_SIZE).expect("forgotten");
+    memory
+        .forget(layout::AREA, layout::AREA_SIZE)
+        .expect("forgotten");
     Ok(())
 }

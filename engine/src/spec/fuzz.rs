@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::mount::{Host, HostAccess, HostPlaces, Observed, SourceKind, Unobservable};
 use super::request::SpecRequest;
-use super::{Device, DeviceRefusal, ProfileFile, ProfileFileError, SandboxSpec, Violation, parse_spec};
+use super::{
+    Device, DeviceRefusal, ProfileFile, ProfileFileError, SandboxSpec, Violation, parse_spec,
+};
 
 /// A host on which everything is there, with one profile file.
 #[derive(Debug, Default)]
@@ -30,12 +32,19 @@ impl Host for Plain {
     fn profiles(&self) -> Result<ProfileFile, ProfileFileError> {
         let path = PathBuf::from("/home/u/stepbox.toml");
         match &self.profiles {
-            Some(text) => Ok(ProfileFile { path, text: text.clone() }),
+            Some(text) => Ok(ProfileFile {
+                path,
+                text: text.clone(),
+            }),
             None => Err(ProfileFileError::Missing(path)),
         }
     }
     fn device(&self, path: &Path) -> Result<Device, DeviceRefusal> {
-        Ok(Device { path: path.into(), major: 1, minor: 3 })
+        Ok(Device {
+            path: path.into(),
+            major: 1,
+            minor: 3,
+        })
     }
 }
 
@@ -50,7 +59,10 @@ pub fn judged(parsed: &Result<SandboxSpec, Vec<Violation>>) {
             }
             let targets = spec.mounts.iter().map(|mount| &mount.target);
             for target in targets.chain(spec.tmpfs.iter().map(|tmpfs| &tmpfs.target)) {
-                assert!(target.is_absolute() && target.components().count() > 1, "{target:?}");
+                assert!(
+                    target.is_absolute() && target.components().count() > 1,
+                    "{target:?}"
+                );
                 let up = |part| matches!(part, std::path::Component::ParentDir);
                 assert!(!target.components().any(up), "{target:?}");
             }
@@ -59,7 +71,10 @@ pub fn judged(parsed: &Result<SandboxSpec, Vec<Violation>>) {
             assert!(!violations.is_empty());
             for violation in violations {
                 assert!(!violation.description.is_empty());
-                assert!(!violation.description.chars().any(char::is_control), "{violation:?}");
+                assert!(
+                    !violation.description.chars().any(char::is_control),
+                    "{violation:?}"
+                );
             }
         }
     }

@@ -158,7 +158,10 @@ pub(super) fn parse_segments(text: &[u8]) -> Vec<(u64, u64)> {
                 .split_whitespace()
                 .map(|word| word.parse().unwrap_or(0))
                 .collect();
-            Some((*words.get(id)?, words.get(rss)?.saturating_add(*words.get(swap)?)))
+            Some((
+                *words.get(id)?,
+                words.get(rss)?.saturating_add(*words.get(swap)?),
+            ))
         })
         .collect()
 }

@@ -39,7 +39,12 @@ fn system_call(mut given: Unstructured<'_>) -> Result<()> {
     let arguments: [u64; 6] = given.arbitrary()?;
     let refused = seccomp::refusal(arch, nr, &arguments);
     let word = seccomp::describe(arch, nr);
-    assert!(word.len() <= 64 && word.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()));
+    assert!(
+        word.len() <= 64
+            && word
+                .bytes()
+                .all(|byte| byte == b' ' || byte.is_ascii_graphic())
+    );
     if let Some(errno) = refused {
         // The reply is an error, and nothing but a native call is let off with one.
         assert!((1..4096).contains(&errno));
@@ -50,7 +55,12 @@ fn system_call(mut given: Unstructured<'_>) -> Result<()> {
     assert!(!told.chars().any(char::is_control), "{told:?}");
     // The kernel gives sixteen bytes, and the escapes of a byte are ten characters at most.
     assert!(told.len() <= name.len() * 10);
-    let status = [b"Name:\t", as_a_name(name).as_slice(), b"\nUmask:\t0022\nNSpid:\t4000\t7\t3\nTracerPid:\t0\n"].concat();
+    let status = [
+        b"Name:\t",
+        as_a_name(name).as_slice(),
+        b"\nUmask:\t0022\nNSpid:\t4000\t7\t3\nTracerPid:\t0\n",
+    ]
+    .concat();
     assert_eq!(innermost(&status), Some(3));
     let _ = innermost(name);
     Ok(())
@@ -88,17 +98,28 @@ pub fn figures(bytes: &[u8]) {
         }
         1 => {
             // A path has every byte but two.
-            let path: Vec<u8> = bytes.iter().copied().filter(|byte| !matches!(byte, 0 | b'\n')).collect();
+            let path: Vec<u8> = bytes
+                .iter()
+                .copied()
+                .filter(|byte| !matches!(byte, 0 | b'\n'))
+                .collect();
             let smaps = [
                 b"7f00-7f10 rw-s 00000000 00:1f 35 /",
                 path.as_slice(),
                 b"\nSize: 64 kB\nPss: 32 kB\nAnonymous: 4 kB\n7f20-7f30 rw-p 00000000 00:00 0 \nPss: 9 kB\nAnonymous: 9 kB\n",
             ]
             .concat();
-            assert_eq!(shares_of(&smaps, |area| (area.major, area.minor, area.inode) == (0, 0x1f, 35)), 28 << 10);
+            assert_eq!(
+                shares_of(&smaps, |area| (area.major, area.minor, area.inode)
+                    == (0, 0x1f, 35)),
+                28 << 10
+            );
             // The name of a segment is text; what begins like one and is not is a file.
             let segment = path.starts_with(b"SYSV") && std::str::from_utf8(&path).is_ok();
-            assert_eq!(shares_of(&smaps, |area| area.segment), if segment { 28 << 10 } else { 0 });
+            assert_eq!(
+                shares_of(&smaps, |area| area.segment),
+                if segment { 28 << 10 } else { 0 }
+            );
             assert_eq!(shares_of(&smaps, |_| true), 28 << 10);
         }
         2 => {
@@ -126,7 +147,11 @@ pub fn output(bytes: &[u8]) {
 }
 
 fn written(given: &mut Unstructured<'_>) -> Result<()> {
-    let cap: u64 = if given.arbitrary()? { given.int_in_range(0..=64)? } else { given.int_in_range(0..=300_000)? };
+    let cap: u64 = if given.arbitrary()? {
+        given.int_in_range(0..=64)?
+    } else {
+        given.int_in_range(0..=300_000)?
+    };
     let paced = given.arbitrary()?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).expect("a pipe");
     let mut write = std::fs::File::from(write);
@@ -138,7 +163,13 @@ fn written(given: &mut Unstructured<'_>) -> Result<()> {
     let mut heard = 0;
     let mut sequence = 0;
     let mut hear = |event: StepEvent| {
-        let StepEvent::Output { stdout, sequence: number, data, .. } = event else {
+        let StepEvent::Output {
+            stdout,
+            sequence: number,
+            data,
+            ..
+        } = event
+        else {
             panic!("{event:?}");
         };
         assert!(stdout && number == sequence);
@@ -149,9 +180,15 @@ fn written(given: &mut Unstructured<'_>) -> Result<()> {
     while !given.is_empty() {
         match given.int_in_range(0..=9)? {
             0..4 => {
-                let length = if given.ratio(1, 4)? { given.int_in_range(0..=65_536)? } else { given.int_in_range(0..=100)? };
+                let length = if given.ratio(1, 4)? {
+                    given.int_in_range(0..=65_536)?
+                } else {
+                    given.int_in_range(0..=100)?
+                };
                 step = step.wrapping_add(1);
-                let piece: Vec<u8> = (0..length).map(|index: usize| step.wrapping_mul(31) ^ index.to_le_bytes()[0]).collect();
+                let piece: Vec<u8> = (0..length)
+                    .map(|index: usize| step.wrapping_mul(31) ^ index.to_le_bytes()[0])
+                    .collect();
                 // A pipe that is full takes a part, or none.
                 let taken = write.write(&piece).unwrap_or(0);
                 whole.extend(&piece[..taken]);
@@ -199,7 +236,11 @@ fn kept(output: &Output, whole: &[u8], cap: u64) {
     assert_eq!(output.total, whole.len() as u64);
     assert_eq!(output.kept.len(), whole.len().min(cap));
     assert_eq!(output.truncated(), whole.len() > cap);
-    let head = if output.truncated() { cap - cap / 2 } else { whole.len() };
+    let head = if output.truncated() {
+        cap - cap / 2
+    } else {
+        whole.len()
+    };
     assert_eq!(output.head, head as u64);
     let tail = output.kept.len() - head;
     assert_eq!(output.kept[..head], whole[..head]);

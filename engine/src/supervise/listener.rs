@@ -96,7 +96,10 @@ pub(super) fn innermost(status: &[u8]) -> Option<i32> {
     let numbers = status
         .split(|byte| *byte == b'\n')
         .find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    let last = std::str::from_utf8(numbers).ok()?.split_whitespace().next_back()?;
+    let last = std::str::from_utf8(numbers)
+        .ok()?
+        .split_whitespace()
+        .next_back()?;
     last.parse().ok().filter(|pid| *pid > 0)
 }
 

@@ -27,10 +27,18 @@ pub fn paths(bytes: &[u8]) {
                 None => assert!(path.is_root() && path.names_directory()),
                 Some((directory, name)) => {
                     assert_eq!(join(directory, name), path.as_bytes());
-                    assert_eq!(WorkspacePath::parse(path.as_bytes()).expect("parsed").as_bytes(), path.as_bytes());
+                    assert_eq!(
+                        WorkspacePath::parse(path.as_bytes())
+                            .expect("parsed")
+                            .as_bytes(),
+                        path.as_bytes()
+                    );
                     let absolute = [b"/workspace/", path.as_bytes()].concat();
                     if absolute.len() <= super::MAX_PATH_BYTES {
-                        assert_eq!(WorkspacePath::parse(&absolute).expect("parsed").as_bytes(), path.as_bytes());
+                        assert_eq!(
+                            WorkspacePath::parse(&absolute).expect("parsed").as_bytes(),
+                            path.as_bytes()
+                        );
                     }
                 }
             }
@@ -46,7 +54,11 @@ fn below(path: &[u8]) {
     assert!(!path.contains(&0));
     if !path.is_empty() {
         let odd = |part: &[u8]| matches!(part, b"" | b"." | b"..");
-        assert!(!path.split(|byte| *byte == b'/').any(odd), "{}", display(path));
+        assert!(
+            !path.split(|byte| *byte == b'/').any(odd),
+            "{}",
+            display(path)
+        );
     }
 }
 
@@ -92,7 +104,10 @@ fn read_back(text: &str) -> Vec<u8> {
 
 /// Path and target, cut at the first NUL.
 pub fn links(bytes: &[u8]) {
-    let cut = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let cut = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
     let (path, target) = (&bytes[..cut], bytes.get(cut + 1..).unwrap_or_default());
     let Ok(path) = WorkspacePath::parse(path) else {
         return;
@@ -105,7 +120,12 @@ pub fn links(bytes: &[u8]) {
     if climbs(path, target) {
         assert!(risk.is_some(), "{} -> {}", display(path), display(target));
     }
-    assert!(!risk.iter().flat_map(|text| text.chars()).any(char::is_control));
+    assert!(
+        !risk
+            .iter()
+            .flat_map(|text| text.chars())
+            .any(char::is_control)
+    );
     let of_file = |path: &[u8]| host_risk(path, FileKind::File, None).is_some();
     assert_eq!(of_file(path), of_file(&path.to_ascii_uppercase()));
     assert!(!of_file(path) || risk.is_some());
@@ -119,7 +139,11 @@ pub fn links(bytes: &[u8]) {
 
 /// Whether a link's text gets above the root, by counting alone.
 fn climbs(path: &[u8], target: &[u8]) -> bool {
-    let mut depth = path.iter().filter(|byte| **byte == b'/').count().cast_signed();
+    let mut depth = path
+        .iter()
+        .filter(|byte| **byte == b'/')
+        .count()
+        .cast_signed();
     target.starts_with(b"/")
         || target.split(|byte| *byte == b'/').any(|part| {
             depth += match part {
@@ -138,7 +162,15 @@ fn some_path(given: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     for _ in 0..given.int_in_range(1..=3)? {
         let name = if given.ratio(1, 8)? {
             let odd: [u8; 3] = given.arbitrary()?;
-            odd.iter().map(|byte| if matches!(byte, 0 | b'/' | b'.') { b'x' } else { *byte }).collect()
+            odd.iter()
+                .map(|byte| {
+                    if matches!(byte, 0 | b'/' | b'.') {
+                        b'x'
+                    } else {
+                        *byte
+                    }
+                })
+                .collect()
         } else {
             given.choose(&NAMES)?.to_vec()
         };
@@ -162,7 +194,12 @@ fn some_snapshot(given: &mut Unstructured<'_>) -> Result<Snapshot> {
     for _ in 0..given.int_in_range(0..=12)? {
         let path = some_path(given)?;
         let facts = Facts {
-            kind: *given.choose(&[FileKind::File, FileKind::Dir, FileKind::Symlink, FileKind::Fifo])?,
+            kind: *given.choose(&[
+                FileKind::File,
+                FileKind::Dir,
+                FileKind::Symlink,
+                FileKind::Fifo,
+            ])?,
             mode: *given.choose(&[0, 0o644])?,
             inode: given.int_in_range(1..=9)?,
             born_ns: *given.choose(&[0, 1000, 1001, i64::MAX])?,
@@ -171,7 +208,10 @@ fn some_snapshot(given: &mut Unstructured<'_>) -> Result<Snapshot> {
             size: given.int_in_range(0..=1)?,
         };
         let digest = match given.int_in_range(0..=3)? {
-            0 => Some(Digest { sha256: [given.int_in_range(0..=1)?; 32], racy: given.arbitrary()? }),
+            0 => Some(Digest {
+                sha256: [given.int_in_range(0..=1)?; 32],
+                racy: given.arbitrary()?,
+            }),
             _ => None,
         };
         snapshot.push(&path, facts, digest);
@@ -184,7 +224,11 @@ fn some_snapshot(given: &mut Unstructured<'_>) -> Result<Snapshot> {
 fn compared(before: &Snapshot, after: &Snapshot, changes: &[FileChange]) {
     assert!(diff(after, after).is_empty() && diff(before, before).is_empty());
     let paths = |snapshot: &Snapshot| -> HashSet<Vec<u8>> {
-        snapshot.entries().iter().map(|entry| snapshot.path(entry).to_vec()).collect()
+        snapshot
+            .entries()
+            .iter()
+            .map(|entry| snapshot.path(entry).to_vec())
+            .collect()
     };
     let (old, new) = (paths(before), paths(after));
     assert!(changes.is_sorted_by(|a, b| a.path <= b.path));
@@ -195,7 +239,12 @@ fn compared(before: &Snapshot, after: &Snapshot, changes: &[FileChange]) {
             ChangeKind::Created | ChangeKind::Modified => assert!(new.contains(&change.path)),
             ChangeKind::Renamed => {
                 assert!(new.contains(&change.path) && !before.truncated && !after.truncated);
-                assert!(change.old_path.as_ref().is_some_and(|path| old.contains(path)));
+                assert!(
+                    change
+                        .old_path
+                        .as_ref()
+                        .is_some_and(|path| old.contains(path))
+                );
             }
         }
     }
@@ -203,19 +252,32 @@ fn compared(before: &Snapshot, after: &Snapshot, changes: &[FileChange]) {
         return;
     }
     let is = |path: &[u8], kinds: &[ChangeKind]| {
-        changes.iter().any(|change| change.path == path && kinds.contains(&change.change))
+        changes
+            .iter()
+            .any(|change| change.path == path && kinds.contains(&change.change))
     };
     let with_parent = |path: &[u8], moved: &dyn Fn(&FileChange) -> Option<Vec<u8>>| {
-        changes.iter().filter_map(moved).any(|parent| path == parent || path.starts_with(&join(&parent, b"")))
+        changes
+            .iter()
+            .filter_map(moved)
+            .any(|parent| path == parent || path.starts_with(&join(&parent, b"")))
     };
     for path in new.difference(&old) {
         let came = is(path, &[ChangeKind::Created, ChangeKind::Renamed]);
         let moved = |change: &FileChange| change.old_path.is_some().then(|| change.path.clone());
-        assert!(came || with_parent(path, &moved), "unsaid: {} in {changes:?}", display(path));
+        assert!(
+            came || with_parent(path, &moved),
+            "unsaid: {} in {changes:?}",
+            display(path)
+        );
     }
     for path in old.difference(&new) {
         let moved = |change: &FileChange| change.old_path.clone();
-        assert!(is(path, &[ChangeKind::Deleted]) || with_parent(path, &moved), "unsaid: {} in {changes:?}", display(path));
+        assert!(
+            is(path, &[ChangeKind::Deleted]) || with_parent(path, &moved),
+            "unsaid: {} in {changes:?}",
+            display(path)
+        );
     }
 }
 
@@ -248,12 +310,20 @@ fn lived(tree: &Tree, place: &Path, given: &mut Unstructured<'_>) -> Result<()> 
             engine_does(tree, given)?;
         }
     }
-    let after = tree.scan(Budget::default(), Some(&before)).expect("scanned");
+    let after = tree
+        .scan(Budget::default(), Some(&before))
+        .expect("scanned");
     let mut changes = diff(&before, &after);
     compared(&before, &after, &changes);
     tree.mark_host_risks(&mut changes).expect("marked");
     for change in &changes {
-        assert!(!change.host_risk.iter().flat_map(|text| text.chars()).any(char::is_control));
+        assert!(
+            !change
+                .host_risk
+                .iter()
+                .flat_map(|text| text.chars())
+                .any(char::is_control)
+        );
     }
     let again = tree.scan(Budget::default(), Some(&after)).expect("scanned");
     assert_eq!(diff(&after, &again), Vec::new(), "nothing was done");
@@ -266,7 +336,10 @@ fn lived(tree: &Tree, place: &Path, given: &mut Unstructured<'_>) -> Result<()> 
 fn directory_of<'a>(tree: &Tree, path: &'a [u8]) -> Option<(OwnedFd, &'a [u8])> {
     let (directory, name) = split(path);
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    Some((beneath::open_as_host(tree.root(), directory, flags).ok()?, name))
+    Some((
+        beneath::open_as_host(tree.root(), directory, flags).ok()?,
+        name,
+    ))
 }
 
 fn code_does(tree: &Tree, place: &Path, given: &mut Unstructured<'_>) -> Result<()> {
@@ -274,7 +347,9 @@ fn code_does(tree: &Tree, place: &Path, given: &mut Unstructured<'_>) -> Result<
     let deed = given.int_in_range(0..=11)?;
     let more = some_path(given)?;
     let number: u32 = given.arbitrary()?;
-    let (Some((directory, name)), Some((other, other_name))) = (directory_of(tree, &path), directory_of(tree, &more)) else {
+    let (Some((directory, name)), Some((other, other_name))) =
+        (directory_of(tree, &path), directory_of(tree, &more))
+    else {
         return Ok(());
     };
     let (directory, other) = (directory.as_fd(), other.as_fd());
@@ -298,8 +373,18 @@ fn code_does(tree: &Tree, place: &Path, given: &mut Unstructured<'_>) -> Result<
         4 | 5 => {
             let out = place.join("outside/canary");
             let targets: [&[u8]; 12] = [
-                b"..", b"/", b"../outside", b"../outside/canary", b"../../..", b"/workspace", b"/workspace/a", b"/workspace/../outside",
-                out.as_os_str().as_encoded_bytes(), b"/proc/self/root", b".", &more,
+                b"..",
+                b"/",
+                b"../outside",
+                b"../outside/canary",
+                b"../../..",
+                b"/workspace",
+                b"/workspace/a",
+                b"/workspace/../outside",
+                out.as_os_str().as_encoded_bytes(),
+                b"/proc/self/root",
+                b".",
+                &more,
             ];
             rustix::fs::symlinkat(targets[number as usize % 12], directory, name)
         }
@@ -308,14 +393,35 @@ fn code_does(tree: &Tree, place: &Path, given: &mut Unstructured<'_>) -> Result<
         8 => {
             // Who cannot look past modes must still be able to clean up.
             let least = if rights::may_override() { 0 } else { 0o700 };
-            let file = rustix::fs::openat(directory, name, OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-            file.and_then(|file| rustix::fs::fchmod(file, Mode::from_raw_mode(number & 0o7777 | least)))
+            let file = rustix::fs::openat(
+                directory,
+                name,
+                OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
+                Mode::empty(),
+            );
+            file.and_then(|file| {
+                rustix::fs::fchmod(file, Mode::from_raw_mode(number & 0o7777 | least))
+            })
         }
         9 => rustix::fs::renameat(other, other_name, directory, name),
-        10 => rustix::fs::unlinkat(directory, name, if number.is_multiple_of(2) { AtFlags::REMOVEDIR } else { AtFlags::empty() }),
+        10 => rustix::fs::unlinkat(
+            directory,
+            name,
+            if number.is_multiple_of(2) {
+                AtFlags::REMOVEDIR
+            } else {
+                AtFlags::empty()
+            },
+        ),
         _ => {
-            let time = rustix::fs::Timespec { tv_sec: i64::from(number) << (number % 30), tv_nsec: 1 };
-            let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+            let time = rustix::fs::Timespec {
+                tv_sec: i64::from(number) << (number % 30),
+                tv_nsec: 1,
+            };
+            let times = rustix::fs::Timestamps {
+                last_access: time,
+                last_modification: time,
+            };
             rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)
         }
     };
@@ -328,14 +434,22 @@ fn engine_does(tree: &Tree, given: &mut Unstructured<'_>) -> Result<()> {
     match given.int_in_range(0..=6)? {
         0 | 1 => {
             if let Ok((file, stat)) = tree.open_read(&path, 1 << 20) {
-                assert_eq!((stat.kind, stat.path.as_slice()), (FileKind::File, path.as_bytes()));
+                assert_eq!(
+                    (stat.kind, stat.path.as_slice()),
+                    (FileKind::File, path.as_bytes())
+                );
                 let mut read = Vec::new();
                 let _ = fs::File::from(file).take(64).read_to_end(&mut read);
                 assert_ne!(read, CANARY, "{}", display(path.as_bytes()));
             }
         }
         2 => {
-            if let Ok(listing) = tree.list(&path, given.arbitrary()?, given.arbitrary()?, Budget::default()) {
+            if let Ok(listing) = tree.list(
+                &path,
+                given.arbitrary()?,
+                given.arbitrary()?,
+                Budget::default(),
+            ) {
                 for entry in listing.entries {
                     below(&entry.path);
                     assert!(entry.path.starts_with(path.as_bytes()));
