@@ -156,6 +156,22 @@ if deed == 5: ctypes.memmove(8, b'x', 1)
 if deed == 6: raise SystemExit(R.choice(['text', 1 << 40, None, -5]))
 """,
 }
+# What an interpreter runs before its first cell, while it still has the descriptors of the memory that it shares with
+# the sandbox's init: it maps that memory, and a thread writes to it from then on.
+EARLY = """
+import mmap
+for fd in descriptors():
+    if 'memfd' in (tried(os.readlink, f'/proc/self/fd/{fd}') or '') or R.random() < .1: tried(os.dup2, fd, 100 + fd)
+def writes(area):
+    while True:
+        time.sleep(R.choice([0, .001, .05]))
+        at = R.choice([0, 4, 8, 16, 24, 32, 40, 48, 56, 4096, R.randrange(len(area) - 8)])
+        if at not in (8,) or R.random() < .1: area[at:at + 4] = R.choice([b'\\0' * 4, b'\\xff' * 4, b'\\1\\0\\0\\0', R.randbytes(4)])
+for fd in descriptors():
+    area = tried(mmap.mmap, fd, 0) if fd > 2 else None
+    if area: threading.Thread(target=writes, args=(area,), daemon=True).start()
+    if fd > 2 and R.random() < .5: tried(os.write, fd, message())
+"""
 # Of x86-64; a call on the kill list ends the program, which only some of them are to do.
 KILLED = (
     165,
@@ -186,51 +202,55 @@ KILLED = (
 FAULTS = {None, "escape_blocked", "oom", "timeout", "killed", "workspace_full"}
 
 
+def head(seed: int, canary: Path) -> str:
+    lethal = seed % 3 == 0
+    return (
+        PRELUDE.replace("{seed}", str(seed)) + f"KILLED, LETHAL, CANARY = {KILLED}, {lethal}, {os.fsencode(canary)!r}\n"
+    )
+
+
 def program(seed: int, canary: Path) -> str:
     """The same for the same seed."""
     chosen = random.Random(seed)
     deeds = [chosen.choice(list(DEEDS)) for _ in range(chosen.randrange(1, 6))]
-    head = PRELUDE.replace("{seed}", str(seed))
-    head += f"KILLED, LETHAL, CANARY = {KILLED}, {chosen.random() < 0.3}, {os.fsencode(canary)!r}\n"
-    return head + "".join(f"# {deed}\n{DEEDS[deed]}" for deed in deeds)
+    return head(seed, canary) + "".join(f"# {deed}\n{DEEDS[deed]}" for deed in deeds)
 
 
-def family() -> dict[str, Path]:
-    """The engine and all that it started, by pid, and what each is called; init of a sandbox may come and go."""
-    parents: dict[str, tuple[str, str]] = {}
+def below(first: set[str]) -> dict[str, str]:
+    """The processes below some, by pid, and the parent of each; what is dead and not yet reaped is left out."""
+    parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            name, _, rest = stat.read_text(errors="replace").partition("(")[2].rpartition(")")
-            state, parent = rest.split()[:2]
+            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state != "Z":
-                parents[stat.parent.name] = (parent, name)
-    found: dict[str, Path] = {}
-    ours = {str(os.getpid())}
-    while True:
-        more = {pid for pid, (parent, _) in parents.items() if parent in ours} - ours
-        if not more:
-            return found
-        ours |= more
-        found |= {pid: Path("/proc") / pid for pid in more}
+                parents[stat.parent.name] = parent
+    found: dict[str, str] = {}
+    while more := {
+        pid: parent for pid, parent in parents.items() if pid not in found and (parent in first or parent in found)
+    }:
+        found |= more
+    return found
+
+
+def trusted() -> tuple[str, str]:
+    """The engine, which we started, and its launcher: none of them ends while we live."""
+    processes = below({str(os.getpid())})
+    (engine,) = (pid for pid, parent in processes.items() if parent == str(os.getpid()))
+    (launcher,) = (pid for pid, parent in processes.items() if parent == engine)
+    return engine, launcher
 
 
 def held() -> tuple[int, int]:
     """Processes below us, and open descriptors of engine and launcher."""
-    processes = family()
-    first = sorted(processes, key=int)[:2]
-    count = 0
-    for pid in first:
-        with contextlib.suppress(OSError):
-            count += len(list((processes[pid] / "fd").iterdir()))
-    return len(processes), count
+    return len(below({str(os.getpid())})), sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in trusted())
 
 
 def groups() -> int:
     """Cgroups of our engine."""
     names = set()
-    for place in family().values():
+    for pid in below({str(os.getpid())}):
         with contextlib.suppress(OSError):
-            text = (place / "cgroup").read_text()
+            text = Path(f"/proc/{pid}/cgroup").read_text()
             names |= {part for line in text.splitlines() for part in line.split("/") if part.startswith("stepbox-")}
     return sum(1 for name in names for _ in Path("/sys/fs/cgroup").glob(f"**/{name}/**/"))
 
@@ -268,11 +288,16 @@ class Round:
     def attack(self, seed: int) -> None:
         chosen = random.Random(seed + 1)
         code = program(seed, self.canary)
-        with stepbox.Sandbox(**self.options, max_output_bytes=65536, timeout_s=4, memory_mb=256, pids=64) as sandbox:
+        with stepbox.Sandbox(**self.options, max_output_bytes=65536, timeout_s=2.5, memory_mb=256, pids=64) as sandbox:
             if chosen.random() < 0.4:
-                with contextlib.suppress(stepbox.StepboxError), sandbox.kernel() as kernel:
+                if chosen.random() < 0.5:
+                    sandbox.write_file("sitecustomize.py", head(seed, self.canary) + EARLY)
+                with (
+                    contextlib.suppress(stepbox.StepboxError),
+                    sandbox.kernel(env={"PYTHONPATH": "/workspace"}) as kernel,
+                ):
                     for turn in range(3):
-                        judge(kernel.run_code(code if turn < 2 else "print(1)"), seed)
+                        judge(kernel.run_code(code if turn == 1 else "print(1)"), seed)
             else:
                 judge(sandbox.run_code(code), seed)
                 self.look(sandbox, seed)
@@ -312,6 +337,7 @@ def main() -> int:
     postures: list[dict[str, Any]] = [{}, {"prewarm": 0}, {"security_profile": "untrusted"}]
     with tempfile.TemporaryDirectory() as place:
         rounds = [Round(Path(place), posture) for posture in postures]
+        alive = trusted()
         until = time.monotonic() + seconds
         count = 0
         settled: tuple[int, int] | None = None
@@ -319,6 +345,8 @@ def main() -> int:
         while time.monotonic() < until or count < len(rounds):
             rounds[count % len(rounds)].attack(first + count)
             count += 1
+            if trusted() != alive:
+                raise AssertionError(f"seed {first + count - 1}: engine and launcher were {alive}, are {trusted()}")
             if count == 12:
                 settled, groups_settled = held(), groups()
         after = held()
