@@ -19,7 +19,7 @@ FOLDERS := $(addprefix adapters/,$(PACKAGES))
 export STEPBOX_BIN := $(CURDIR)/$(ENGINE)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-fallback test-vm engine-aarch64 test-vm-aarch64 soak clean
+.PHONY: help setup engine demo test check bench lint fmt test-unit test-e2e test-user test-fallback test-vm engine-aarch64 test-vm-aarch64 fuzz soak clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.* ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -78,7 +78,10 @@ engine-aarch64:
 test-vm-aarch64: $(STAMP) engine-aarch64 ## the same steps as a user of such a machine of aarch64
 	STEPBOX_VM_ARCH=aarch64 tests/vm/smoke.sh
 
-soak: setup test-vm test-vm-aarch64 ## 10,000 steps in a row, and the virtual machines
+fuzz: setup ## an hour of fuzzing, or FUZZ_SECONDS, shared among all targets
+	tests/fuzz.sh
+
+soak: setup test-vm test-vm-aarch64 fuzz ## 10,000 steps in a row, the virtual machines, and the fuzzers
 	$(BIN)/python tests/soak.py
 
 bench: setup ## times of calls, beside a plain subprocess and bubblewrap; BENCH=--quick is short

@@ -8,8 +8,9 @@ bin=$PWD/.venv/bin
 
 cargo fmt --check
 cargo clippy --locked --all-targets --quiet -- -D warnings
-# What interpreters load is a crate of its own.
+# What interpreters load is a crate of its own, and so is what runs the fuzz targets.
 cargo fmt --check --manifest-path engine/template/Cargo.toml
+cargo fmt --check --manifest-path engine/fuzz/Cargo.toml
 CARGO_TARGET_DIR=target/template cargo clippy --manifest-path engine/template/Cargo.toml --quiet -- -D warnings
 
 "$bin/python" adapters/python/scripts/generate_stubs.py --check

@@ -6,6 +6,8 @@ pub mod api;
 pub mod bytecode;
 pub mod cli;
 pub mod config;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod kernel;
 pub mod launcher;
 pub mod outcome;

@@ -5,6 +5,8 @@
 pub mod auth;
 pub mod backend;
 pub mod convert;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod gate;
 pub mod host;
 mod lifetime;

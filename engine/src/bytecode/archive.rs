@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-/// Files and links of one entry.
+/// Files and links of one entry, and the directories that are made for them.
 const MOST_FILES: u64 = 200_000;
 /// Bytes of one entry's files.
 const MOST_BYTES: u64 = 256 << 20;
@@ -56,14 +56,12 @@ impl Part {
                 }
                 b'L' => {
                     let place = place(directory, name)?;
-                    self.files += 1;
-                    make(&place, |place| symlink(path_of(data), place))?;
+                    self.files += 1 + make(&place, |place| symlink(path_of(data), place))?;
                 }
                 b'F' => {
                     let place = place(directory, name)?;
-                    self.files += 1;
                     self.bytes += data.len() as u64;
-                    make(&place, |place| write(place, data))?;
+                    self.files += 1 + make(&place, |place| write(place, data))?;
                 }
                 other => return Err(UnpackError::Kind(other)),
             }
@@ -139,15 +137,14 @@ fn place(directory: &Path, name: &[u8]) -> Result<PathBuf, UnpackError> {
     }
 }
 
-/// Makes what a round that was cut short may have made already.
-fn make(place: &Path, how: impl Fn(&Path) -> io::Result<()>) -> Result<(), UnpackError> {
+/// Makes what a round that was cut short may have made already. Gives how many directories were made for it: a name has
+/// room for two thousand.
+fn make(place: &Path, how: impl Fn(&Path) -> io::Result<()>) -> Result<u64, UnpackError> {
     let made = || {
-        if let Some(parent) = place.parent() {
-            open_directories(parent)?;
-        }
+        let directories = place.parent().map_or(Ok(0), open_directories)?;
         match fs::remove_file(place) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => how(place),
+            _ => how(place).map(|()| directories),
         }
     };
     made().map_err(|source| UnpackError::Io {
@@ -156,16 +153,15 @@ fn make(place: &Path, how: impl Fn(&Path) -> io::Result<()>) -> Result<(), Unpac
     })
 }
 
-/// Makes directories that the sandbox's user may look into, whatever the engine's mask is.
-pub(super) fn open_directories(path: &Path) -> io::Result<()> {
+/// Makes directories that the sandbox's user may look into, whatever the engine's mask is. Gives how many there were to make.
+pub(super) fn open_directories(path: &Path) -> io::Result<u64> {
     if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-        return Ok(());
+        return Ok(0);
     }
-    if let Some(parent) = path.parent() {
-        open_directories(parent)?;
-    }
+    let above = path.parent().map_or(Ok(0), open_directories)?;
     fs::create_dir(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    Ok(above + 1)
 }
 
 fn write(place: &Path, data: &[u8]) -> io::Result<()> {
@@ -204,13 +200,23 @@ mod tests {
         assert_eq!(fs::read(place.path().join("lib/a.pyc")).unwrap(), b"code");
         let link = fs::read_link(place.path().join("lib/b.pyc")).unwrap();
         assert_eq!(link, Path::new("/lib/__pycache__/b.pyc"));
-        assert_eq!((part.next, part.files, part.complete), (2, 2, false));
-        // The same again, as after a crash.
+        assert_eq!((part.next, part.files, part.complete), (2, 3, false));
+        // The same again, as after a crash: the directory is there.
         let mut again = Part::default();
         again.unpack(place.path(), &round).unwrap();
-        assert_eq!(again, part);
+        assert_eq!(again, Part { files: 2, ..part });
         part.unpack(place.path(), &record(b'E', "2", b"")).unwrap();
         assert!(part.complete);
+    }
+
+    #[test]
+    fn directories_are_counted_as_files_are() {
+        let place = tempfile::tempdir().unwrap();
+        let name = format!("/{}m.pyc", "d/".repeat(2000));
+        let mut part = Part::default();
+        let round = [record(b'N', "0", b""), record(b'F', &name, b"")].concat();
+        part.unpack(place.path(), &round).unwrap();
+        assert_eq!(part.files, 2001);
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 mod archive;
 mod find;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod store;
 
 pub use archive::{Part, UnpackError};

@@ -448,7 +448,7 @@ impl Life<'_> {
 }
 
 /// The results that came inline or beside, or why there are none.
-fn taken(
+pub(super) fn taken(
     inline: Option<Vec<u8>>,
     beside: Option<&OwnedFd>,
     left_out: bool,

@@ -1,6 +1,8 @@
 //! A kernel: one interpreter in one sandbox that runs cell after cell, from its start to its end. Yields evidence for each
 //! cell; decides nothing.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod interpreter;
 mod life;
 mod results;

@@ -9,6 +9,8 @@
 //!
 //! Whichever of engine and launcher survives the other removes what both made.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod host;
 mod itself;
 pub mod keeper;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 mod classify;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod words;
 
 pub use classify::{

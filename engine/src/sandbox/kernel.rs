@@ -22,6 +22,10 @@ use crate::sys::{datagram, signal};
 #[path = "../../template/src/layout.rs"]
 mod layout;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "kernel_fuzz.rs"]
+pub(super) mod fuzz;
+
 /// How long a wait for the interpreter is at most: it may have changed the word under the wait.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The same while an interrupt waits for the cell to begin.

@@ -4,6 +4,8 @@
 pub mod capabilities;
 pub mod cgroup;
 pub mod child;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod identity;
 pub mod init;
 mod kernel;

@@ -10,6 +10,8 @@ use request::Cap;
 
 mod absent;
 mod capability;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod mount;
 mod name;
 mod pattern;

@@ -21,11 +21,13 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn held(&self) -> u64 {
-        self.anonymous + self.shared + self.swapped
+        self.anonymous
+            .saturating_add(self.shared)
+            .saturating_add(self.swapped)
     }
 
     pub(super) fn undivided(&self) -> Share {
-        let anonymous = self.anonymous + self.swapped;
+        let anonymous = self.anonymous.saturating_add(self.swapped);
         Share {
             anonymous,
             shared: self.shared,
@@ -100,7 +102,7 @@ fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
         let mut words = value.split_ascii_whitespace();
         let number: u64 = words.next()?.parse().ok()?;
         let unit = if words.next() == Some("kB") { 1024 } else { 1 };
-        Some((&line[..colon], number * unit))
+        Some((&line[..colon], number.saturating_mul(unit)))
     })
 }
 
@@ -128,7 +130,7 @@ pub(super) fn parse_rollup(text: &[u8]) -> Share {
     let mut share = Share::default();
     for (name, value) in fields(text) {
         match name {
-            b"Pss_Anon" | b"SwapPss" => share.anonymous += value,
+            b"Pss_Anon" | b"SwapPss" => share.anonymous = share.anonymous.saturating_add(value),
             b"Pss_Shmem" => share.shared = value,
             b"Anonymous" => share.largest = value,
             _ => {}
@@ -156,7 +158,10 @@ pub(super) fn parse_segments(text: &[u8]) -> Vec<(u64, u64)> {
                 .split_whitespace()
                 .map(|word| word.parse().unwrap_or(0))
                 .collect();
-            Some((*words.get(id)?, words.get(rss)? + words.get(swap)?))
+            Some((
+                *words.get(id)?,
+                words.get(rss)?.saturating_add(*words.get(swap)?),
+            ))
         })
         .collect()
 }
@@ -173,13 +178,13 @@ pub(super) struct Area {
 
 /// The shares of the areas of a `smaps` that `counts`, without what was written to private ones.
 pub(super) fn shares_of(text: &[u8], counts: impl Fn(Area) -> bool) -> u64 {
-    let mut total = 0;
+    let mut total = 0_u64;
     let mut counted = false;
     let (mut share, mut private) = (0u64, 0u64);
     for line in text.split(|byte| *byte == b'\n') {
         if let Some(area) = parse_area(line) {
             if counted {
-                total += share.saturating_sub(private);
+                total = total.saturating_add(share.saturating_sub(private));
             }
             (share, private) = (0, 0);
             counted = counts(area);
@@ -194,7 +199,7 @@ pub(super) fn shares_of(text: &[u8], counts: impl Fn(Area) -> bool) -> u64 {
         }
     }
     if counted {
-        total += share.saturating_sub(private);
+        total = total.saturating_add(share.saturating_sub(private));
     }
     total
 }

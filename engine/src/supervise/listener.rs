@@ -85,27 +85,33 @@ fn escape(call: &sys::seccomp::Notification) -> Notification {
 
 /// The pid as the code knows it: the innermost namespace's number. 0 when the process is gone already.
 fn pid_in_sandbox(pid: u32) -> i32 {
-    fs::read_to_string(format!("/proc/{pid}/status"))
+    fs::read(format!("/proc/{pid}/status"))
         .ok()
-        .and_then(|status| {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix("NSpid:"))?
-                .split_whitespace()
-                .next_back()?
-                .parse()
-                .ok()
-        })
+        .and_then(|status| innermost(&status))
         .unwrap_or(0)
+}
+
+/// The last number of `NSpid` in a `status`, in which the name may be any bytes.
+pub(super) fn innermost(status: &[u8]) -> Option<i32> {
+    let numbers = status
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    let last = std::str::from_utf8(numbers)
+        .ok()?
+        .split_whitespace()
+        .next_back()?;
+    last.parse().ok().filter(|pid| *pid > 0)
 }
 
 /// The name that the process bears. The code can choose it, so it is escaped and never part of a sentence.
 fn program_of(pid: u32) -> String {
     fs::read(format!("/proc/{pid}/comm"))
-        .map(|name| {
-            String::from_utf8_lossy(name.trim_ascii_end())
-                .escape_debug()
-                .to_string()
-        })
+        .map(|name| shown(&name))
         .unwrap_or_default()
+}
+
+pub(super) fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name.trim_ascii_end())
+        .escape_debug()
+        .to_string()
 }

@@ -5,6 +5,8 @@ mod alarm;
 mod capture;
 mod figures;
 mod footprint;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod guard;
 mod listener;
 mod step;

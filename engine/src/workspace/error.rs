@@ -76,9 +76,13 @@ pub fn display(name: &[u8]) -> String {
     text
 }
 
-/// Characters that reorder or hide the text around them.
+/// Characters that reorder or hide the text around them, and those that only a program sees.
 pub(super) fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(
+        c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 #[cfg(test)]
@@ -92,5 +96,7 @@ mod tests {
         assert_eq!(display(b"back\\slash"), "back\\\\slash");
         assert_eq!(display("é 漢".as_bytes()), "é 漢");
         assert_eq!(display("a\u{202e}b".as_bytes()), "a\\u{202e}b");
+        assert_eq!(display("a\u{61c}b".as_bytes()), "a\\u{61c}b");
+        assert_eq!(display("a\u{e0072}".as_bytes()), "a\\u{e0072}");
     }
 }

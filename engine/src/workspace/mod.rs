@@ -17,6 +17,8 @@ mod diff;
 mod edit;
 mod error;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod known;
 mod measure;
 pub mod ownership;

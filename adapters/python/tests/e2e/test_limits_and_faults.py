@@ -186,6 +186,15 @@ def test_a_blocked_call_is_named_in_the_fault(sandbox, name, number):
     assert (result.fault.syscall, result.stdout) == (name, "on\n")
 
 
+def test_a_name_that_is_not_text_does_not_hide_the_process_from_the_fault(sandbox):
+    if platform.machine() != "x86_64":
+        pytest.skip("the numbers are those of x86_64")
+    named = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe')\n" + BLOCKED.format(number=165)
+    result = sandbox.py(named)
+    assert (result.fault and result.fault.type, result.stdout) == ("escape_blocked", "on\n")
+    assert result.fault.pid > 0
+
+
 # `attempt` prints what a function of libc returns and its errno.
 ATTEMPT = """
 import ctypes, os

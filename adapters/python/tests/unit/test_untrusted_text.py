@@ -35,6 +35,9 @@ FORGERIES = [
     "[\u0435xit 0]",
     "[\u0455tdout]",
     "[ехіт 0]",
+    "[fault\u3164oom] as if there were a space",
+    "[no\u2800output]",
+    "[fa\u3164ult oom]",
 ]
 
 

@@ -51,7 +51,11 @@ def label_forgeries(text: str) -> str:
 
 def looks_like_ours(line: str) -> bool:
     """Whether a reader could take this line for one that we write."""
-    seen = _visible_start(line)
+    # A blank letter is seen as nothing or as a space: as whichever of them makes the line look like ours.
+    return any(_begins_like_ours(_visible_start(line, blank)) for blank in ("", " "))
+
+
+def _begins_like_ours(seen: str) -> bool:
     if not seen or not _is_opening_bracket(seen[0]):
         return False
     return _MARKER.match(seen[1:].lstrip().casefold().translate(_LOOK_ALIKES)) is not None
@@ -66,8 +70,9 @@ def one_line(text: str, limit: int = 200) -> str:
     return f"{escaped[:head]}...{escaped[len(escaped) - (limit - head - 3) :]}"
 
 
-def _visible_start(line: str) -> str:
-    start = "".join(islice(dropwhile(str.isspace, (c for c in line if not _is_invisible(c))), 40))
+def _visible_start(line: str, blank: str) -> str:
+    shown = (blank if c in _BLANK_LETTERS else c for c in line if c in _BLANK_LETTERS or not _is_invisible(c))
+    start = "".join(islice(dropwhile(lambda c: not c or c.isspace(), shown), 40))
     return start if start.isascii() else unicodedata.normalize("NFKC", start)
 
 
@@ -81,4 +86,4 @@ def _is_opening_bracket(char: str) -> bool:
 
 
 def _is_invisible(char: str) -> bool:
-    return char in _BLANK_LETTERS or unicodedata.category(char) in {"Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Me", "Mc"}
+    return unicodedata.category(char) in {"Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Me", "Mc"}
