@@ -87,13 +87,17 @@ class AContainer(unittest.TestCase):
             doctor = contained((*flags, *more), "doctor")
             self.assertNotEqual(doctor.returncode, 0)
             self.assertIn("the seccomp filter of Podman", doctor.stdout)
-            self.assert_reduced((*flags, *more))
+            # Nor is there a way without namespaces yet: the engine makes its processes by the call that this filter takes for missing.
+            done = contained((*flags, *more), "run", "--isolation", "reduced", "--no-enforce-limits", "-c", "print(1)")
+            self.assertEqual((done.returncode, done.stdout), (125, ""))
+            self.assertIn("to mend it: ", done.stderr)
 
     def test_with_covered_places_in_proc_is_told_so(self):
         self.assert_refused((*SECCOMP, *APPARMOR, *ADMIN), "fresh_proc", "places of /proc are masked", "unmask=ALL")
 
     def test_of_root_without_the_capability_is_as_an_ordinary_user_there(self):
-        self.assert_full((*SECCOMP, *APPARMOR, *PATHS), "watchdog")
+        # Unmasked, its cgroup can be written to as well.
+        self.assert_full((*SECCOMP, *APPARMOR, *PATHS), "cgroup2")
 
     def test_under_the_default_profile_of_apparmor_is_told_so(self):
         if not pathlib.Path("/sys/kernel/security/apparmor/profiles").exists():
