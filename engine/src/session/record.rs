@@ -240,6 +240,10 @@ impl Session {
         self.kernels_alive.fetch_sub(1, Ordering::AcqRel);
     }
 
+    pub(super) fn has_kernels(&self) -> bool {
+        self.kernels_alive.load(Ordering::Acquire) > 0
+    }
+
     /// What tells, when it is called, whether at most one step was there since this was called, and no kernel.
     pub(super) fn alone(&self) -> impl Fn() -> bool {
         let begun = || {

@@ -86,18 +86,26 @@ impl Session {
     }
 
     async fn learn(&self) {
-        // The step that asked for it is still ending.
-        tokio::time::sleep(PAUSE).await;
-        let quiet = self.quiet();
-        if self.keeper.is_settled() {
-            tokio::time::sleep(CALM).await;
-        }
         while self.keeper.has_unread() {
-            // Where it would spoil something the end of the next step asks again.
-            if !matches!(self.keeper.learn(&quiet).await, Ok(true)) {
+            // The step that asked for it is still ending.
+            tokio::time::sleep(PAUSE).await;
+            let quiet = self.quiet();
+            if self.keeper.is_settled() {
+                tokio::time::sleep(CALM).await;
+            }
+            let mut asked = true;
+            while asked && self.keeper.has_unread() {
+                let Ok(done) = self.keeper.learn(&quiet).await else {
+                    return;
+                };
+                asked = done;
+                tokio::time::sleep(PAUSE).await;
+            }
+            // It would have spoilt something. While a kernel lives it always does; the end of each cell asks again.
+            if self.has_kernels() {
                 return;
             }
-            tokio::time::sleep(PAUSE).await;
+            self.idle().await;
         }
     }
 }

@@ -351,7 +351,7 @@ mod tests {
         }
         for (pattern, position) in [
             ("a(b", Some(2)),
-            ("é**", Some(3)),
+            ("é)", Some(2)),
             ("[z-a]", Some(2)),
             ("\\q", Some(1)),
         ] {
