@@ -3,7 +3,7 @@
 
 use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -36,8 +36,8 @@ pub enum ToInit {
         main: i32,
         holder: Option<i32>,
     },
-    /// A kernel is to be started. Beside the streams: the request in a memfd, the library for its interpreter, and the
-    /// script.
+    /// A kernel is to be started. Beside the streams: the request in a memfd, the library for its interpreter, the script,
+    /// and memory for what its cells show.
     Kernel,
     /// A kernel's next cell; without a source that is in a memfd beside it.
     Cell {
@@ -58,6 +58,9 @@ pub struct Request {
     pub code: Option<Code>,
     /// Processor numbers; empty: those of init.
     pub processors: Vec<u32>,
+    /// It is a script of Python that can show results: beside all else are what starts it, its library, and the memory for
+    /// them.
+    pub shows: bool,
 }
 
 /// Source code, and the name of its file below [`CODE_DIRECTORY`].
@@ -89,14 +92,8 @@ pub enum FromInit {
         alone: bool,
         largest: Option<u64>,
     },
-    /// A kernel's cell ended, by the interpreter's own word. Without results these are in a memfd beside it.
-    Answered {
-        number: u64,
-        exit_code: u8,
-        results: Option<Vec<u8>>,
-        /// There were more results than there was room for.
-        left_out: bool,
-    },
+    /// A kernel's cell ended, by the interpreter's own word.
+    Answered { number: u64, exit_code: u8 },
 }
 
 /// The life of an init; `engine` is its only descriptor that matters.
@@ -116,7 +113,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     rehearse(spec)?;
     let Built { code, rules } = build(spec, engine)?;
     let mut stack = Stack::new();
-    let (request, streams) = loop {
+    let (mut request, streams, beside) = loop {
         let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
             return Ok(());
         };
@@ -127,22 +124,30 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
                 // It had made the file, and did not come to use it.
                 let _ = unlinkat(&code, SCRIPT, AtFlags::empty());
             }
-            ToInit::Go(request) => break (*request, split(descriptors)?.0),
-            ToInit::GoLong => {
+            ToInit::Go(request) => {
                 let (streams, rest) = split(descriptors)?;
-                break (read_request(&rest)?, streams);
+                break (*request, streams, rest);
+            }
+            ToInit::GoLong => {
+                let (streams, mut rest) = split(descriptors)?;
+                let request = read_request(&rest)?;
+                rest.remove(0);
+                break (request, streams, rest);
             }
             ToInit::Kernel => {
                 let (streams, rest) = split(descriptors)?;
                 let request = read_request(&rest)?;
                 let mut parts = rest.into_iter().skip(1);
-                let (Some(library), Some(script)) = (parts.next(), parts.next()) else {
+                let (Some(library), Some(script), Some(board)) =
+                    (parts.next(), parts.next(), parts.next())
+                else {
                     return Err(invalid("library"));
                 };
                 drop(code);
                 let parts = kernel::Parts {
                     library,
                     script,
+                    board,
                     rules,
                 };
                 return kernel::live(engine, spec, &mut stack, request, streams, parts);
@@ -155,10 +160,23 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     }
     // By its number it could be asked for as the working directory.
     drop(code);
-    let own = Kept {
+    let mut own = Kept {
         rules,
         descriptors: Vec::new(),
     };
+    if request.shows {
+        let [script, ..] = &beside[..] else {
+            return Err(invalid("script"));
+        };
+        let script = format!("/proc/self/fd/{}", script.as_raw_fd());
+        let others = beside[1..].iter().map(|fd| fd.as_raw_fd().to_string());
+        let arguments = std::iter::once(script).chain(others);
+        let start = request.arguments.len().min(1);
+        request
+            .arguments
+            .splice(start..start, arguments.map(String::into_bytes));
+        own.descriptors = beside;
+    }
     match start(engine, spec, &mut stack, request, streams, own)? {
         Some(main) => reap(engine, main, None, spec.watched)?,
         None => return Ok(()),
@@ -234,6 +252,7 @@ fn rehearse(spec: &SkeletonSpec) -> Result<(), StepError> {
             source: vec![b'a'; 2048],
         }),
         processors: vec![0],
+        shows: false,
     };
     let request = postcard::to_stdvec(&usual)
         .and_then(|bytes| postcard::from_bytes(&bytes))

@@ -215,8 +215,6 @@ impl Engine {
         let Observed {
             step,
             counters,
-            results,
-            results_note,
         } = observed;
         let changes = run.changes(since).await;
         run.check_launcher(&step.evidence).await?;
@@ -227,10 +225,7 @@ impl Engine {
         let usage = run.usage(counters, &step);
         run.start = step.evidence.started.then_some(Start::Kernel);
         let mut step = run.result(step, life.applied.clone(), usage, changes, overlapped);
-        step.notes.extend(results_note.map(str::to_owned));
         step.notes.extend(session.quota.note());
-        step.results = results;
-        step.results_truncated = results_note.is_some();
         Ok(step)
     }
 
@@ -371,6 +366,7 @@ impl Engine {
                 directory: spec.cwd.clone(),
                 code: None,
                 processors: environment::processors(&limits, turn),
+                shows: false,
             },
             max_output: session.spec.max_output,
             memory: limits.memory,

@@ -406,6 +406,8 @@ def live():
     native = load()
     names, usual = native.begin(SOCKET)
     quiet(os)
+    native.equip(native.display)
+    native.prepare()
     del sys.path[0]
     sys.path.insert(0, "/run/stepbox")
     # The interpreter has them by itself, and whoever asks for them imports them anew.

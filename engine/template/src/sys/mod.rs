@@ -113,6 +113,23 @@ pub fn size(fd: Fd) -> Answer<usize> {
     unsafe { call(number::LSEEK, [fd.0 as usize, 0, FROM_ITS_END]) }
 }
 
+/// Reads the end of a file, as much as there is room for.
+pub fn tail<'a>(path: &CStr, room: &'a mut [u8]) -> Answer<&'a [u8]> {
+    let file = open(None, path, 0, 0)?;
+    let read = size(file).and_then(|length| {
+        let start = length.saturating_sub(room.len());
+        // SAFETY: the pointer and the length are those of one buffer.
+        unsafe {
+            call(
+                number::PREAD64,
+                [file.0 as usize, room.as_mut_ptr() as usize, room.len(), start],
+            )
+        }
+    });
+    close(file);
+    Ok(&room[..read?.min(room.len())])
+}
+
 /// Maps all of a sealed memfd for reading, for ever.
 pub fn map(fd: Fd, length: usize) -> Answer<&'static [u8]> {
     const READ: usize = 1;
