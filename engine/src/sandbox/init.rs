@@ -165,17 +165,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
         descriptors: Vec::new(),
     };
     if request.shows {
-        let [script, ..] = &beside[..] else {
-            return Err(invalid("script"));
-        };
-        let script = format!("/proc/self/fd/{}", script.as_raw_fd());
-        let others = beside[1..].iter().map(|fd| fd.as_raw_fd().to_string());
-        let arguments = std::iter::once(script).chain(others);
-        let start = request.arguments.len().min(1);
-        request
-            .arguments
-            .splice(start..start, arguments.map(String::into_bytes));
-        own.descriptors = beside;
+        own.descriptors = show(&mut request.arguments, beside)?;
     }
     match start(engine, spec, &mut stack, request, streams, own)? {
         Some(main) => reap(engine, main, None, spec.watched)?,
@@ -184,6 +174,33 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     await_end(engine);
     Ok(())
 }
+
+/// Has a script of Python begin with another one, whose descriptor and those that it needs follow each other. It is named so
+/// that it takes as much room among the arguments, and can put the script's name in its place.
+fn show(
+    arguments: &mut [Vec<u8>],
+    beside: Vec<OwnedFd>,
+) -> Result<Vec<OwnedFd>, StepError> {
+    let place = |(index, fd)| {
+        let number = FIRST_SHOWN + index;
+        let moved = rustix::io::fcntl_dupfd_cloexec(fd, number).at(Step::ReadRequest, "script")?;
+        if moved.as_raw_fd() == number {
+            Ok(moved)
+        } else {
+            Err(invalid("script"))
+        }
+    };
+    let numbers = 0_i32..;
+    let placed = numbers.zip(&beside).map(place).collect::<Result<_, _>>()?;
+    let script = arguments.get_mut(1).ok_or_else(|| invalid("script"))?;
+    let number = FIRST_SHOWN.to_string();
+    let width = script.len().saturating_sub(number.len());
+    *script = format!("{:/<width$}{number}", "/proc/self/fd/").into_bytes();
+    Ok(placed)
+}
+
+/// Nothing else of a process has this number, nor those that follow; and its table need not grow for them.
+const FIRST_SHOWN: i32 = 40;
 
 /// No child is left: nothing can happen any more but the end of the sandbox, which is the engine's to bring.
 pub(super) fn await_end(engine: BorrowedFd<'_>) {

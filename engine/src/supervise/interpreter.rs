@@ -16,10 +16,12 @@ pub(crate) fn kernel() -> io::Result<[OwnedFd; 2]> {
     ])
 }
 
-/// For a step: the script that goes before its own, and the library that it loads.
-pub(super) fn cold() -> io::Result<[OwnedFd; 2]> {
+/// For a step: the script that goes before its own, which is at `path`, and the library that it loads.
+pub(super) fn cold(path: &[u8]) -> io::Result<[OwnedFd; 2]> {
+    let name: String = path.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+    let script = format!("SCRIPT = b'{name}'\n{COLD}");
     Ok([
-        datagram::data("start", COLD.as_bytes())?,
+        datagram::data("start", script.as_bytes())?,
         datagram::data("library", LIBRARY)?,
     ])
 }

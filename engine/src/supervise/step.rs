@@ -81,8 +81,8 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
             (forked.board.take(), Vec::new())
         }
         None if request.shows => {
-            let board = Board::make()?;
-            (Some(board), interpreter::cold()?.into())
+            let script = request.arguments.get(1).map_or(&[][..], Vec::as_slice);
+            (Some(Board::make()?), interpreter::cold(script)?.into())
         }
         None => (None, Vec::new()),
     };

@@ -1,40 +1,34 @@
 # The start of a step of Python that is not forked: makes ready what code shows results with, and then the step's own script
-# is the interpreter's, as if this one had never been. In the arguments: descriptors of the library and of the memory for
-# results, which are closed here, and the script with its own arguments.
+# is the interpreter's, as if this one had never been. The path of that is put before this text as `SCRIPT`; this one is at a
+# path of the same length that ends with the first of three descriptors: behind it are the library and the memory for results.
 import sys
 
 
 def live():
     import _imp
-    import posix
+    import os
 
     started = sys.argv[0]
-    file, library, memory = started.rpartition("/")[2], *sys.argv[1:3]
-    script = sys.argv[3]
+    first = int(started.rpartition("/")[2])
+    script = os.fsdecode(SCRIPT)
     try:
-        specification = type(sys.__spec__)("_stepbox", None, origin="/proc/self/fd/" + library)
+        specification = type(sys.__spec__)("_stepbox", None, origin=f"/proc/self/fd/{first + 1}")
         native = _imp.create_dynamic(specification)
         _imp.exec_dynamic(native)
         sys.modules.pop("_stepbox", None)
-        native.attach_results(int(memory))
+        native.attach_results(first + 2)
     except BaseException:
         native = None
-    for descriptor in (file, library, memory):
-        try:
-            posix.close(int(descriptor))
-        except OSError:
-            pass
+    os.closerange(first, first + 3)
     original = getattr(sys, "orig_argv", None)
+    if original:
+        original[original.index(started)] = script
+    sys.argv[0] = script
     if native is None:
         # Without results, then.
-        before = original[: original.index(started)] if original else [sys.executable]
-        posix.execv(sys.executable, [*before, *sys.argv[3:]])
+        os.execv(sys.executable, original or [sys.executable, *sys.argv])
     native.equip(native.display)
-    native.set_script(script.encode("utf-8", "surrogateescape"))
-    del sys.argv[:3]
-    if original:
-        at = original.index(started)
-        del original[at : at + 3]
+    native.set_script(SCRIPT)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = script.rpartition("/")[0]
     sys.path_importer_cache.pop(started, None)

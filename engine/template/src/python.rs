@@ -366,10 +366,13 @@ fn keep(wanted: &Wanted, ranges: Object) -> Object {
     unsafe { PyBool_FromLong(1) }
 }
 
+/// What is run, and what the process seems to have been started with in the place of ours.
 extern "C" fn set_script(_module: Object, path: Object) -> Object {
-    if bytes_of(path).is_none() {
+    let Some(text) = bytes_of(path) else {
         return null_mut();
-    }
+    };
+    // Where that cannot be, tools see another name, and nothing else.
+    let _ = crate::sys::arguments::replace_first(text);
     // SAFETY: the interpreter's lock is held, and the object is kept for ever.
     unsafe {
         Py_IncRef(path);

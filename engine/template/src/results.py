@@ -4,7 +4,9 @@
 import builtins
 import sys
 
-__builtins__ = dict(vars(builtins))
+__name__ = "_stepbox"
+# Those of the interpreter, whatever becomes of them. Where this is run late, what else code put there is not to be kept.
+__builtins__ = {name: value for name, value in vars(builtins).items() if isinstance(value, (type, type(len)))}
 
 # Bytes of a text, and of the form of a figure that has no bound by itself.
 TEXT_MOST = 1 << 20

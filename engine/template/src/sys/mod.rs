@@ -1,6 +1,7 @@
 //! The only `unsafe` of this library but the interpreter's own interface: typed system calls.
 #![allow(unsafe_code, reason = "system calls and a process that shares memory")]
 
+pub mod arguments;
 mod call;
 pub mod holder;
 pub mod memory;
