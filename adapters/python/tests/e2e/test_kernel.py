@@ -820,25 +820,30 @@ def test_code_that_writes_over_the_memory_harms_nothing_but_its_own_kernel(face,
         assert sandbox.py("print('on')").stdout == "on\n"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "b''",
-        "b'\\0' + b'\\1' + b'\\xff' * 4",
-        "b'\\0' + b'\\1\\1\\0\\0\\0' + b'\\xff\\xff\\xff\\xff'",
-        "b'\\0' + b'\\1\\1\\0\\0\\0' + b'\\2\\0\\0\\0\\xff\\xfe' + b'\\0\\0\\0\\0'",
-        "bytes(6 << 20)",
-        "bytes(20 << 20)",
-    ],
-)
-def test_results_that_are_none_are_left_out_with_a_note(kernel, answer):
+@pytest.mark.parametrize("answer", ["b''", "bytes(6 << 20)", "bytes(20 << 20)"])
+def test_an_answer_of_any_length_says_an_exit_code_and_no_results(kernel, answer):
     forged = kernel.py(DRIVER + f"driver.native.finish_cell({answer})\n")
-    assert forged.fault is None
-    assert forged.results == []
-    assert answer == "b''" or "left out" in forged.runtime_notes[0]
+    assert (forged.fault, forged.results) == (None, [])
     with contextlib.suppress(stepbox.SandboxError):
         kernel.py("1", timeout_s=3)
     kernel.restart()
+    assert texts(kernel.py("1")) == ["1"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "b'\\1' + b'\\xff' * 4",
+        "b'\\1\\1\\0\\0\\0' + b'\\xff\\xff\\xff\\xff'",
+        "b'\\1\\1\\0\\0\\0' + b'\\2\\0\\0\\0\\xff\\xfe' + b'\\0\\0\\0\\0'",
+        "bytes(3 << 20)",
+        "bytes(20 << 20)",
+    ],
+)
+def test_results_that_are_none_are_left_out_with_a_note_and_those_before_them_are_kept(kernel, record):
+    forged = kernel.py("display(7)\n" + DRIVER + f"driver.native.keep({record})\n")
+    assert (told(forged), texts(forged), forged.results_truncated) == ((0, None), ["7"], True)
+    assert "left out" in forged.runtime_notes[0]
     assert texts(kernel.py("1")) == ["1"]
 
 
