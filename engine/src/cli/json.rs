@@ -81,11 +81,7 @@ pub(super) fn result(result: &StepResult) -> Value {
 fn shown(result: &RichResult) -> Value {
     let data = result.data.iter().map(|(kind, data)| {
         let is_text = kind.starts_with("text/") || kind.ends_with("json") || kind.ends_with("+xml");
-        let value = if is_text {
-            text(data)
-        } else {
-            base64(data)
-        };
+        let value = if is_text { text(data) } else { base64(data) };
         (kind.clone(), Value::String(value))
     });
     json!({ "main": result.main, "data": data.collect::<serde_json::Map<_, _>>() })

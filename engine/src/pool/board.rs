@@ -61,12 +61,7 @@ impl Board {
         }
         if words[0] > KEPT {
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            return Ok(rustix::fs::fallocate(
-                &self.0,
-                how,
-                0,
-                layout::SIZE as u64,
-            )?);
+            return Ok(rustix::fs::fallocate(&self.0, how, 0, layout::SIZE as u64)?);
         }
         rustix::io::pwrite(&self.0, &[0; layout::WORDS], 0)?;
         Ok(())
@@ -87,7 +82,8 @@ impl Board {
         let mut done = 0;
         while done < bytes.len() {
             let at = start + done as u64;
-            match rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut bytes[done..], at))? {
+            match rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut bytes[done..], at))?
+            {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => done += read,
             }

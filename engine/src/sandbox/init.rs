@@ -177,10 +177,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
 
 /// Has a script of Python begin with another one, whose descriptor and those that it needs follow each other. It is named so
 /// that it takes as much room among the arguments, and can put the script's name in its place.
-fn show(
-    arguments: &mut [Vec<u8>],
-    beside: Vec<OwnedFd>,
-) -> Result<Vec<OwnedFd>, StepError> {
+fn show(arguments: &mut [Vec<u8>], beside: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, StepError> {
     let place = |(index, fd)| {
         let number = FIRST_SHOWN + index;
         let moved = rustix::io::fcntl_dupfd_cloexec(fd, number).at(Step::ReadRequest, "script")?;

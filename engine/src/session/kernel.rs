@@ -212,10 +212,7 @@ impl Engine {
             run.changes(since).await?;
             return Err(SessionError::KernelEnded(life.ending().await.why));
         };
-        let Observed {
-            step,
-            counters,
-        } = observed;
+        let Observed { step, counters } = observed;
         let changes = run.changes(since).await;
         run.check_launcher(&step.evidence).await?;
         let changes = changes?;

@@ -513,10 +513,7 @@ fn shows(program: &Program, environment: &[(String, String)]) -> bool {
             ..
         }
     );
-    python
-        && !environment
-            .iter()
-            .any(|(name, _)| name == "PYTHONINSPECT")
+    python && !environment.iter().any(|(name, _)| name == "PYTHONINSPECT")
 }
 
 /// The arguments, and for source code its file.

@@ -413,6 +413,9 @@ def live():
     # The interpreter has them by itself, and whoever asks for them imports them anew.
     del sys.modules["gc"], sys.modules["atexit"]
     preload([name.decode() for name in names], os, native)
+    if "shutil" in sys.modules:
+        # What was to be removed at the end is the template's own, and not there in a sandbox.
+        atexit.unregister(sys.modules["shutil"].rmtree)
     # What was found in the template's own directories is not there in a sandbox.
     for place in [place for place in sys.path_importer_cache if place.startswith(("/run/", "/tmp", "/proc/"))]:
         if place != SCRIPT:

@@ -85,6 +85,7 @@ unsafe extern "C" {
     fn PyEval_EvalCode(code: Object, globals: Object, locals: Object) -> Object;
     fn PyEval_GetBuiltins() -> Object;
     fn PyDict_New() -> Object;
+    fn PyImport_AddModule(name: *const c_char) -> Object;
     fn PyDict_SetItemString(dict: Object, key: *const c_char, value: Object) -> c_int;
     fn PyDict_GetItemString(dict: Object, key: *const c_char) -> Object;
     fn PyObject_Call(callable: Object, arguments: Object, names: Object) -> Object;
@@ -128,7 +129,11 @@ pub fn equip(module: Object, display: Object) -> Object {
         // As other functions that are everywhere.
         let builtins = PyUnicode_FromString(c"builtins".as_ptr());
         PyObject_SetAttrString(display, c"__module__".as_ptr(), builtins);
-        PyDict_SetItemString(PyEval_GetBuiltins(), c"display".as_ptr(), display);
+        // The module itself: whoever calls may have others.
+        let module = PyImport_AddModule(c"builtins".as_ptr());
+        if !module.is_null() {
+            PyObject_SetAttrString(module, c"display".as_ptr(), display);
+        }
         PySys_AddAuditHook(audit, null_mut());
         PyErr_Clear();
     }
@@ -301,7 +306,7 @@ pub fn run(path: &CStr) -> Option<bool> {
         return None;
     }
     // SAFETY: the interpreter's lock is held; each object is the result of the line before, looked at for null. What is left
-    // behind lives as long as the process, which ends when this is over.
+    // behind lives as long as the process.
     unsafe {
         let arguments = python::tuple([PyUnicode_DecodeFSDefault(path.as_ptr())]);
         let found = PyObject_CallObject(SPLITTING, arguments);
@@ -324,6 +329,7 @@ pub fn run(path: &CStr) -> Option<bool> {
         if value.is_null() {
             PyErr_Print();
             forget(scope);
+            Py_DecRef(scope);
             return Some(true);
         }
         if value == python::nobody() {
@@ -332,6 +338,8 @@ pub fn run(path: &CStr) -> Option<bool> {
             tell(SHOW, value);
         }
         forget(scope);
+        // Held on to, it would keep from their end the things that the script made.
+        Py_DecRef(scope);
         Some(false)
     }
 }

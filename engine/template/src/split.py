@@ -18,9 +18,8 @@ def whole(source, file):
     if b"".join(line.partition(b"#")[0] for line in lines).rstrip().endswith(b";"):
         return None
     kinds = {kind.__name__: kind for kind in type(tree).__base__.__subclasses__()}
-    value = compile(kinds["Expression"](last.value), file, "eval", 0, True)
     tree.body.pop()
-    return compile(tree, file, "exec", 0, True), value
+    return compile(tree, file, "exec", 0, True), compile(kinds["Expression"](last.value), file, "eval", 0, True)
 
 
 def compiled(text, file, mode):
@@ -86,7 +85,8 @@ def parts(native):
         if pair is None:
             pair = tried("ignore", source, file)
             if pair is not None:
-                pair = split(source, file)
+                # In the order in which it warns of a script that it compiles at once.
+                pair = whole(source, file)
         if pair is None:
             return None
         main = sys.modules.get(name)
