@@ -17,6 +17,9 @@ pub const MOST_RESULTS: usize = layout::MOST_RECORDS;
 /// Past this what was shown is given back to the system at once.
 const KEPT: u64 = 64 << 10;
 
+/// All words of a board.
+const WORDS: usize = layout::LOST + 8;
+
 #[derive(Debug)]
 pub struct Board(OwnedFd);
 
@@ -63,12 +66,12 @@ impl Board {
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             return Ok(rustix::fs::fallocate(&self.0, how, 0, layout::SIZE as u64)?);
         }
-        rustix::io::pwrite(&self.0, &[0; layout::WORDS], 0)?;
+        rustix::io::pwrite(&self.0, &[0; WORDS], 0)?;
         Ok(())
     }
 
     fn words(&self) -> io::Result<[u64; 3]> {
-        let mut bytes = [0; layout::WORDS];
+        let mut bytes = [0; WORDS];
         self.read_at(&mut bytes, 0)?;
         let word = |offset: usize| {
             let mut word = [0; 8];

@@ -7,8 +7,6 @@ pub(crate) const LENGTH: usize = 0;
 pub(crate) const COUNT: usize = 8;
 /// Not 0: there was something that found no room.
 pub(crate) const LOST: usize = 16;
-/// All words together.
-pub(crate) const WORDS: usize = 24;
 
 pub(crate) const AREA: usize = 4096;
 /// Bytes of all that a step shows: they travel in one reply.

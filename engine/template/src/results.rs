@@ -145,13 +145,8 @@ fn made(text: &CStr, function: &CStr) -> Object {
     // SAFETY: the interpreter's lock is held; each object that is used was made by the line before and is not null; what is
     // not given back lives as long as the process.
     unsafe {
-        let code = Py_CompileStringExFlags(
-            text.as_ptr(),
-            c"<stepbox>".as_ptr(),
-            FILE,
-            null_mut(),
-            -1,
-        );
+        let code =
+            Py_CompileStringExFlags(text.as_ptr(), c"<stepbox>".as_ptr(), FILE, null_mut(), -1);
         if code.is_null() {
             return code;
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stepbox._errors import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 _REPR_LIMIT = 500
 
@@ -186,10 +186,14 @@ class RichResult:
         data = self.data.get(kind)
         return None if data is None else data.decode("utf-8", "replace")
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, object]:
         """For notebooks: what is not text is in base64, as they expect it."""
         bundle: dict[str, object] = {}
         for kind, data in self.data.items():
+            if (include and kind not in include) or (exclude and kind in exclude):
+                continue
             if kind == "application/json" or kind.endswith("+json"):
                 with contextlib.suppress(ValueError, RecursionError):
                     bundle[kind] = json.loads(data)

@@ -255,7 +255,9 @@ def test_no_descriptor_leads_to_it_and_children_show_nothing(begun):
 
 
 def test_what_is_printed_does_not_mix_with_it(begun):
-    code = "import os\nfor n in range(1, 100):\n    try: os.write(n, b'\\1\\1\\0\\0\\0' * 9)\n    except OSError: pass\n7"
+    code = (
+        "import os\nfor n in range(1, 100):\n    try: os.write(n, b'\\1\\1\\0\\0\\0' * 9)\n    except OSError: pass\n7"
+    )
     result = begun.py(code)
     assert (told(result), texts(result), result.results_truncated) == ((0, None), ["7"], False)
 
@@ -286,7 +288,12 @@ def test_bytes_that_are_no_results_are_left_out_and_harm_nothing(begun):
         "        low, high = (int(place, 16) for place in line.split()[0].split('-'))\n"
         "        ctypes.memset({place}, {byte}, {length})\n"
     )
-    for place, byte, length in (("low", 255, 8), ("low", 255, "high - low"), ("low + 4096 + 1", 255, 4), ("low", 0, 24)):
+    for place, byte, length in (
+        ("low", 255, 8),
+        ("low", 255, "high - low"),
+        ("low + 4096 + 1", 255, 4),
+        ("low", 0, 24),
+    ):
         result = begun.py(scribble.format(place=place, byte=byte, length=length))
         assert told(result) == (0, None)
         assert result.results == [] or texts(result) == ["1"]

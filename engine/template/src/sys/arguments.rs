@@ -37,11 +37,11 @@ fn address() -> Answer<usize> {
     };
     close(file);
     let told = &room[..read?.min(room.len())];
-    let name_ends = told
-        .iter()
-        .rposition(|byte| *byte == b')')
-        .ok_or(EINVAL)?;
-    let mut numbers = told.get(name_ends + 2..).ok_or(EINVAL)?.split(|byte| *byte == b' ');
+    let name_ends = told.iter().rposition(|byte| *byte == b')').ok_or(EINVAL)?;
+    let mut numbers = told
+        .get(name_ends + 2..)
+        .ok_or(EINVAL)?
+        .split(|byte| *byte == b' ');
     let digits = numbers.nth(ADDRESS).ok_or(EINVAL)?;
     let address = digits.iter().try_fold(0_usize, |number, digit| {
         let digit = digit.is_ascii_digit().then(|| usize::from(digit - b'0'))?;

@@ -123,7 +123,12 @@ pub fn tail<'a>(path: &CStr, room: &'a mut [u8]) -> Answer<&'a [u8]> {
         unsafe {
             call(
                 number::PREAD64,
-                [file.0 as usize, room.as_mut_ptr() as usize, room.len(), start],
+                [
+                    file.0 as usize,
+                    room.as_mut_ptr() as usize,
+                    room.len(),
+                    start,
+                ],
             )
         }
     });
