@@ -2,7 +2,7 @@
 //! not. The targets themselves are in the rooms whose parsers they try (`fuzz.rs` there). `fuzz/` runs them; what it found
 //! and began from is in `fuzz/corpus`, and is run again by the tests of this file.
 
-use crate::{api, bytecode, kernel, launcher, outcome, sandbox, spec, supervise, workspace};
+use crate::{api, bytecode, launcher, outcome, spec, supervise, workspace};
 
 /// What is done with bytes.
 pub type Target = fn(&[u8]);
@@ -10,8 +10,8 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: [(&str, Target); 16] = [
     ("messages", launcher::fuzz::messages),
     ("answers", launcher::fuzz::answers),
-    ("kernel_results", kernel::fuzz::results),
-    ("kernel_memory", sandbox::fuzz::kernel_memory),
+    ("results", supervise::fuzz::results),
+    ("board", supervise::fuzz::board),
     ("system_calls", supervise::fuzz::system_calls),
     ("verdicts", outcome::fuzz::verdicts),
     ("output", supervise::fuzz::output),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::outcome::{FileChange, NoDiff, Output, Start, StepResult};
+use crate::outcome::{FileChange, NoDiff, Output, RichResult, Start, StepResult};
 
 pub(super) fn result(result: &StepResult) -> Value {
     let StepResult {
@@ -21,9 +21,8 @@ pub(super) fn result(result: &StepResult) -> Value {
         isolation,
         image_digest,
         start,
-        // Code at a terminal shows text.
-        results: _,
-        results_truncated: _,
+        results,
+        results_truncated,
     } = result;
     let fault = verdict.fault.as_ref().map(|fault| {
         json!({
@@ -73,7 +72,37 @@ pub(super) fn result(result: &StepResult) -> Value {
         "isolation": isolation,
         "image_digest": image_digest,
         "start": start.map(Start::name),
+        "results": results.iter().map(shown).collect::<Vec<_>>(),
+        "results_truncated": results_truncated,
     })
+}
+
+/// Text as it is, all else in base64.
+fn shown(result: &RichResult) -> Value {
+    let data = result.data.iter().map(|(kind, data)| {
+        let is_text = kind.starts_with("text/") || kind.ends_with("json") || kind.ends_with("+xml");
+        let value = if is_text { text(data) } else { base64(data) };
+        (kind.clone(), Value::String(value))
+    });
+    json!({ "main": result.main, "data": data.collect::<serde_json::Map<_, _>>() })
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(three.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for place in 0..4 {
+            let letter = (bits >> (18 - 6 * place)) & 63;
+            encoded.push(if place <= three.len() {
+                char::from(LETTERS[letter as usize])
+            } else {
+                '='
+            });
+        }
+    }
+    encoded
 }
 
 fn change(change: &FileChange) -> Value {
@@ -92,4 +121,16 @@ fn change(change: &FileChange) -> Value {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_each_length_are_encoded_as_everywhere() {
+        let encoded = ["", "f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes()));
+        assert_eq!(encoded, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+        assert_eq!(base64(b"\xff\xfe\x00"), "//4A");
+    }
 }

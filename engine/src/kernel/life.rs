@@ -9,13 +9,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{interpreter, results};
-use crate::outcome::{Evidence, RichResult};
-use crate::pool::{Skeleton, Slot, Streams};
+use crate::outcome::Evidence;
+use crate::pool::{Board, Skeleton, Slot, Streams};
 use crate::sandbox::cgroup::Counters;
 use crate::sandbox::init::{FromInit, Request, ToInit};
 use crate::supervise::{
-    self, Alarm, Events, Guard, Listeners, OomBell, Stream, Watchdog, bite, either, ended, rings,
+    self, Alarm, Events, Guard, Listeners, OomBell, Results, Stream, Watchdog, bite, either, ended,
+    interpreter, rings,
 };
 use crate::sys::datagram;
 
@@ -52,9 +52,6 @@ pub struct Observed {
     pub step: supervise::Observed,
     /// What the sandbox used since the cell before; the peaks are those of the kernel so far.
     pub counters: Counters,
-    pub results: Vec<RichResult>,
-    /// Why there are no results where there were some.
-    pub results_note: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -132,10 +129,12 @@ pub async fn live(
         quiet: false,
         control_open: true,
         buffer: Vec::new(),
+        board: Board::make()?,
     };
     let request = postcard::to_stdvec(&orders.request).map_err(io::Error::other)?;
     let request = datagram::data("request", &request)?;
-    let [library, script] = interpreter::files()?;
+    let [library, script] = interpreter::kernel()?;
+    let board = life.board.as_fd().try_clone_to_owned()?;
     let beside = [
         &stdin_read,
         &stdout_write,
@@ -143,6 +142,7 @@ pub async fn live(
         &request,
         &library,
         &script,
+        &board,
     ]
     .map(AsFd::as_fd);
     life.tell(&ToInit::Kernel, &beside).await;
@@ -169,6 +169,8 @@ struct Life<'a> {
     quiet: bool,
     control_open: bool,
     buffer: Vec<u8>,
+    /// Where cells leave what they show.
+    board: Board,
 }
 
 /// The cell that runs.
@@ -205,7 +207,7 @@ impl Life<'_> {
                 biased;
                 message = self.guard.skeleton.control.receive(), if self.control_open => {
                     match message {
-                        Ok(Some((message, beside))) => self.hear(message, &beside),
+                        Ok(Some((message, _))) => self.hear(message),
                         Ok(None) | Err(_) => self.control_open = false,
                     }
                 }
@@ -250,8 +252,8 @@ impl Life<'_> {
                 }
             }
         }
-        while let Some((message, beside)) = self.guard.skeleton.control.receive_now() {
-            self.hear(message, &beside);
+        while let Some((message, _)) = self.guard.skeleton.control.receive_now() {
+            self.hear(message);
         }
     }
 
@@ -286,6 +288,11 @@ impl Life<'_> {
             return;
         }
         self.listeners = Listeners::new(events);
+        // What was shown while no cell ran is none's.
+        if let Err(error) = self.board.clear() {
+            tracing::warn!(%error, "what a kernel shows could not be put away");
+            return self.guard.kill();
+        }
         let number = unguessable();
         self.cell = Some(Running {
             number,
@@ -327,7 +334,7 @@ impl Life<'_> {
         }
     }
 
-    fn hear(&mut self, message: FromInit, beside: &[OwnedFd]) {
+    fn hear(&mut self, message: FromInit) {
         match message {
             FromInit::Windows | FromInit::Joinable | FromInit::Ready => {}
             FromInit::Started => self.guard.evidence.started = true,
@@ -344,27 +351,21 @@ impl Life<'_> {
                 self.quiet = alone;
                 self.guard.exited(status, alone, largest);
             }
-            FromInit::Answered {
-                number,
-                exit_code,
-                results,
-                left_out,
-            } => {
+            FromInit::Answered { number, exit_code } => {
                 let current = self.cell.as_ref().is_some_and(|cell| cell.number == number);
                 if !current || self.guard.killed {
                     // The end of the kernel has been decided, and is the end of this cell too.
                 } else if self.guard.slot.oom_kills() > 0 {
                     self.guard.kill();
                 } else {
-                    let (results, note) = taken(results, beside.first(), left_out);
-                    self.answered(exit_code, results, note);
+                    self.answered(exit_code);
                 }
             }
         }
     }
 
     /// A cell has ended by itself.
-    fn answered(&mut self, exit_code: u8, results: Vec<RichResult>, note: Option<&'static str>) {
+    fn answered(&mut self, exit_code: u8) {
         // What the interpreter wrote before it said so is in the pipes.
         for stream in [&mut self.stdout, &mut self.stderr] {
             stream.catch_up(&mut self.buffer, &mut self.listeners);
@@ -375,16 +376,11 @@ impl Life<'_> {
             wait_status: Some(i32::from(exit_code) << 8),
             ..Evidence::default()
         };
-        self.reply(evidence, results, note);
+        self.reply(evidence);
     }
 
     /// Ends the cell, if one runs.
-    fn reply(
-        &mut self,
-        evidence: Evidence,
-        results: Vec<RichResult>,
-        results_note: Option<&'static str>,
-    ) {
+    fn reply(&mut self, evidence: Evidence) {
         let Some(cell) = self.cell.take() else {
             return;
         };
@@ -398,12 +394,11 @@ impl Life<'_> {
             self.guard.denied - std::mem::replace(&mut self.denied_before, self.guard.denied);
         let observed = Observed {
             counters: difference(counters, since),
-            results,
-            results_note,
             step: supervise::Observed {
                 skeleton: None,
                 denied_syscalls: evidence.started.then_some(denied),
                 evidence,
+                results: Results::read(&self.board),
                 stdout: self.stdout.cut(self.max_output),
                 stderr: self.stderr.cut(self.max_output),
                 lost_live,
@@ -442,34 +437,8 @@ impl Life<'_> {
             stream.drain(&mut self.buffer, &mut self.listeners);
         }
         let evidence = self.guard.evidence.clone();
-        self.reply(evidence, Vec::new(), None);
+        self.reply(evidence);
         (self.guard.skeleton, self.guard.evidence)
-    }
-}
-
-/// The results that came inline or beside, or why there are none.
-pub(super) fn taken(
-    inline: Option<Vec<u8>>,
-    beside: Option<&OwnedFd>,
-    left_out: bool,
-) -> (Vec<RichResult>, Option<&'static str>) {
-    const TOO_LONG: &str = "the results of the cell were too long, and were left out";
-    const UNREADABLE: &str = "the results of the cell could not be read, and were left out";
-    if left_out {
-        return (Vec::new(), Some(TOO_LONG));
-    }
-    let bytes = match (inline, beside) {
-        (Some(bytes), _) => bytes,
-        (None, Some(fd)) => match results::read(fd) {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return (Vec::new(), Some(TOO_LONG)),
-            Err(_) => return (Vec::new(), Some(UNREADABLE)),
-        },
-        (None, None) => return (Vec::new(), Some(UNREADABLE)),
-    };
-    match results::parse(&bytes) {
-        Some(results) => (results, None),
-        None => (Vec::new(), Some(UNREADABLE)),
     }
 }
 

@@ -1,10 +1,6 @@
 //! A kernel: one interpreter in one sandbox that runs cell after cell, from its start to its end. Yields evidence for each
 //! cell; decides nothing.
 
-#[cfg(any(test, feature = "fuzzing"))]
-pub mod fuzz;
-mod interpreter;
 mod life;
-mod results;
 
 pub use life::{Cell, Commands, Handle, Observed, Orders, handle, live};

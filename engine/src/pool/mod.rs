@@ -1,5 +1,6 @@
 //! How many sandboxes are kept ready, and their hand-out: the engine's side of launcher, slots and keepers.
 
+mod board;
 mod channel;
 mod keeper;
 mod launcher;
@@ -8,6 +9,7 @@ mod spares;
 mod template;
 mod templates;
 
+pub use board::{Board, MOST_RESULTS, Shown};
 pub use channel::Channel;
 pub use keeper::{Keeper, KeeperError};
 pub use launcher::{Launcher, Started, start};

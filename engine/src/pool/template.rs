@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::{Channel, Launcher, PoolError};
+use super::{Board, Channel, Launcher, PoolError};
 use crate::launcher::message::{RealmId, Role};
 use crate::sandbox::init::ToInit;
 use crate::sandbox::plan::{Step, StepError};
@@ -140,7 +140,8 @@ impl SubTemplate {
     ) -> Result<Forked, PoolError> {
         self.forks.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = datagram::pair().map_err(PoolError::io("socket pair"))?;
-        let mut beside = vec![theirs.as_fd()];
+        let board = Board::make().map_err(PoolError::io("memory for results"))?;
+        let mut beside = vec![theirs.as_fd(), board.as_fd()];
         beside.extend(ways.iter().map(AsFd::as_fd));
         beside.extend(leaf.iter().map(|leaf| leaf.as_fd()));
         self.channel
@@ -150,6 +151,7 @@ impl SubTemplate {
         drop(theirs);
         Ok(Forked {
             control: Channel::new(ours).map_err(PoolError::io("socket"))?,
+            board: Some(board),
             main: 0,
             holder: None,
             listener: None,
@@ -170,6 +172,8 @@ impl SubTemplate {
 #[derive(Debug)]
 pub struct Forked {
     pub control: Channel,
+    /// Where the code leaves what it shows; taken by the step.
+    pub board: Option<Board>,
     /// Its number in the sandbox; 0: it has not said so yet.
     main: i32,
     /// The process that holds its memory, if there is one.

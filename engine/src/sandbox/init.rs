@@ -3,7 +3,7 @@
 
 use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -36,8 +36,8 @@ pub enum ToInit {
         main: i32,
         holder: Option<i32>,
     },
-    /// A kernel is to be started. Beside the streams: the request in a memfd, the library for its interpreter, and the
-    /// script.
+    /// A kernel is to be started. Beside the streams: the request in a memfd, the library for its interpreter, the script,
+    /// and memory for what its cells show.
     Kernel,
     /// A kernel's next cell; without a source that is in a memfd beside it.
     Cell {
@@ -58,6 +58,9 @@ pub struct Request {
     pub code: Option<Code>,
     /// Processor numbers; empty: those of init.
     pub processors: Vec<u32>,
+    /// It is a script of Python that can show results: beside all else are what starts it, its library, and the memory for
+    /// them.
+    pub shows: bool,
 }
 
 /// Source code, and the name of its file below [`CODE_DIRECTORY`].
@@ -89,14 +92,8 @@ pub enum FromInit {
         alone: bool,
         largest: Option<u64>,
     },
-    /// A kernel's cell ended, by the interpreter's own word. Without results these are in a memfd beside it.
-    Answered {
-        number: u64,
-        exit_code: u8,
-        results: Option<Vec<u8>>,
-        /// There were more results than there was room for.
-        left_out: bool,
-    },
+    /// A kernel's cell ended, by the interpreter's own word.
+    Answered { number: u64, exit_code: u8 },
 }
 
 /// The life of an init; `engine` is its only descriptor that matters.
@@ -116,7 +113,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     rehearse(spec)?;
     let Built { code, rules } = build(spec, engine)?;
     let mut stack = Stack::new();
-    let (request, streams) = loop {
+    let (mut request, streams, beside) = loop {
         let Some((go, descriptors)) = datagram::receive(engine).at(Step::ReadRequest, "go")? else {
             return Ok(());
         };
@@ -127,22 +124,30 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
                 // It had made the file, and did not come to use it.
                 let _ = unlinkat(&code, SCRIPT, AtFlags::empty());
             }
-            ToInit::Go(request) => break (*request, split(descriptors)?.0),
-            ToInit::GoLong => {
+            ToInit::Go(request) => {
                 let (streams, rest) = split(descriptors)?;
-                break (read_request(&rest)?, streams);
+                break (*request, streams, rest);
+            }
+            ToInit::GoLong => {
+                let (streams, mut rest) = split(descriptors)?;
+                let request = read_request(&rest)?;
+                rest.remove(0);
+                break (request, streams, rest);
             }
             ToInit::Kernel => {
                 let (streams, rest) = split(descriptors)?;
                 let request = read_request(&rest)?;
                 let mut parts = rest.into_iter().skip(1);
-                let (Some(library), Some(script)) = (parts.next(), parts.next()) else {
+                let (Some(library), Some(script), Some(board)) =
+                    (parts.next(), parts.next(), parts.next())
+                else {
                     return Err(invalid("library"));
                 };
                 drop(code);
                 let parts = kernel::Parts {
                     library,
                     script,
+                    board,
                     rules,
                 };
                 return kernel::live(engine, spec, &mut stack, request, streams, parts);
@@ -155,10 +160,13 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     }
     // By its number it could be asked for as the working directory.
     drop(code);
-    let own = Kept {
+    let mut own = Kept {
         rules,
         descriptors: Vec::new(),
     };
+    if request.shows {
+        own.descriptors = show(&mut request.arguments, beside)?;
+    }
     match start(engine, spec, &mut stack, request, streams, own)? {
         Some(main) => reap(engine, main, None, spec.watched)?,
         None => return Ok(()),
@@ -166,6 +174,30 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     await_end(engine);
     Ok(())
 }
+
+/// Has a script of Python begin with another one, whose descriptor and those that it needs follow each other. It is named so
+/// that it takes as much room among the arguments, and can put the script's name in its place.
+fn show(arguments: &mut [Vec<u8>], beside: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, StepError> {
+    let place = |(index, fd)| {
+        let number = FIRST_SHOWN + index;
+        let moved = rustix::io::fcntl_dupfd_cloexec(fd, number).at(Step::ReadRequest, "script")?;
+        if moved.as_raw_fd() == number {
+            Ok(moved)
+        } else {
+            Err(invalid("script"))
+        }
+    };
+    let numbers = 0_i32..;
+    let placed = numbers.zip(&beside).map(place).collect::<Result<_, _>>()?;
+    let script = arguments.get_mut(1).ok_or_else(|| invalid("script"))?;
+    let number = FIRST_SHOWN.to_string();
+    let width = script.len().saturating_sub(number.len());
+    *script = format!("{:/<width$}{number}", "/proc/self/fd/").into_bytes();
+    Ok(placed)
+}
+
+/// Nothing else of a process has this number, nor those that follow; and its table need not grow for them.
+const FIRST_SHOWN: i32 = 40;
 
 /// No child is left: nothing can happen any more but the end of the sandbox, which is the engine's to bring.
 pub(super) fn await_end(engine: BorrowedFd<'_>) {
@@ -234,6 +266,7 @@ fn rehearse(spec: &SkeletonSpec) -> Result<(), StepError> {
             source: vec![b'a'; 2048],
         }),
         processors: vec![0],
+        shows: false,
     };
     let request = postcard::to_stdvec(&usual)
         .and_then(|bytes| postcard::from_bytes(&bytes))

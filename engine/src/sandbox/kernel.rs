@@ -5,7 +5,7 @@
 //! no more than how the cell itself ended. That the interpreter is gone is what `wait` says.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,6 @@ use crate::sys::{datagram, signal};
 #[path = "../../template/src/layout.rs"]
 mod layout;
 
-#[cfg(any(test, feature = "fuzzing"))]
-#[path = "kernel_fuzz.rs"]
-pub(super) mod fuzz;
-
 /// How long a wait for the interpreter is at most: it may have changed the word under the wait.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The same while an interrupt waits for the cell to begin.
@@ -38,9 +34,7 @@ const GIVEN_AGAIN: [Duration; 4] = [
     Duration::from_millis(200),
     Duration::from_secs(1),
 ];
-/// Results that fit into the message.
-const INLINE: usize = 16 << 10;
-/// Past this what a cell's source and results took is given back.
+/// Past this what a cell's source took is given back.
 const KEPT: usize = 256 << 10;
 
 /// What an interpreter is started with besides its streams.
@@ -49,6 +43,8 @@ pub(super) struct Parts {
     /// What it loads, and what it runs.
     pub(super) library: OwnedFd,
     pub(super) script: OwnedFd,
+    /// Memory for what its cells show.
+    pub(super) board: OwnedFd,
     /// Those of the fence that it is put behind.
     pub(super) rules: Option<OwnedFd>,
 }
@@ -69,16 +65,18 @@ pub(super) fn live(
     let Parts {
         library,
         script,
+        board,
         rules,
     } = parts;
     request.arguments.extend([
         format!("/proc/self/fd/{}", script.as_raw_fd()).into_bytes(),
         library.as_raw_fd().to_string().into_bytes(),
         descriptor.as_raw_fd().to_string().into_bytes(),
+        board.as_raw_fd().to_string().into_bytes(),
     ]);
     let kept = Kept {
         rules,
-        descriptors: vec![library, script, descriptor],
+        descriptors: vec![library, script, descriptor, board],
     };
     let Some(main) = start(engine, spec, stack, request, streams, kept)? else {
         return Ok(());
@@ -300,29 +298,12 @@ impl Driver<'_> {
             .word(layout::EXIT_CODE)
             .load(Ordering::Relaxed)
             .to_le_bytes();
-        let length = self.word(layout::RESULTS_LENGTH).load(Ordering::Relaxed);
-        let fits = usize::try_from(length)
-            .ok()
-            .filter(|length| *length <= layout::AREA_SIZE);
-        let results = self.memory.read(layout::AREA, fits.unwrap_or(0));
-        if results.len().max(source) > KEPT {
+        if source > KEPT {
             // It costs memory, and nothing else, where it cannot be given back.
             let _ = self.memory.forget(layout::AREA, layout::AREA_SIZE);
         }
-        let left_out = fits.is_none();
-        let answered = |results| FromInit::Answered {
-            number,
-            exit_code,
-            results,
-            left_out,
-        };
-        if results.len() <= INLINE {
-            return datagram::send(self.engine, &answered(Some(results)), &[])
-                .at(Step::ReadRequest, "the engine");
-        }
-        let long = datagram::data("results", &results).at(Step::ReadRequest, "results")?;
-        datagram::send(self.engine, &answered(None), &[long.as_fd()])
-            .at(Step::ReadRequest, "the engine")
+        let answered = FromInit::Answered { number, exit_code };
+        datagram::send(self.engine, &answered, &[]).at(Step::ReadRequest, "the engine")
     }
 
     /// Takes those that are dead.

@@ -4,8 +4,6 @@
 pub mod capabilities;
 pub mod cgroup;
 pub mod child;
-#[cfg(any(test, feature = "fuzzing"))]
-pub mod fuzz;
 pub mod identity;
 pub mod init;
 mod kernel;

@@ -16,6 +16,10 @@ pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so
 /// The script that it is started with, and what that executes.
 pub const START: &str = include_str!("../../template/src/start.py");
 pub const BOOT: &str = include_str!("../../template/src/boot.py");
+/// The script of a kernel.
+pub const KERNEL: &str = include_str!("../../template/src/kernel.py");
+/// The script that a step of Python is started with where nothing is forked, which goes on as the step's own.
+pub const COLD: &str = include_str!("../../template/src/cold.py");
 
 /// The name of the script of a template, and of that of each step of Python.
 pub const SCRIPT: &str = "main.py";
@@ -73,7 +77,7 @@ fn instructions(filter: &[sock_filter]) -> Vec<u8> {
 pub enum ToTemplate {
     /// Beside it: the socket of the sub-template to be, then descriptors of `cgroup.procs` to join.
     Branch,
-    /// Beside it: the socket of the process to be, then what [`super::init::FromInit::Joinable`] brought, then, where
+    /// Beside it: the socket of the process to be, memory for what its code shows, then what [`super::init::FromInit::Joinable`] brought, then, where
     /// there is one, the cgroup v2 leaf.
     Fork(Fork),
 }
@@ -217,6 +221,7 @@ mod tests {
                 source: b"print(1)".to_vec(),
             }),
             processors: vec![1, 64],
+            shows: false,
         })));
         let Some(native::Go::Request(read)) = native::Go::read(&go) else {
             panic!("{go:?}");

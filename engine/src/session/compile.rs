@@ -341,6 +341,7 @@ impl Compile {
             directory: "/".into(),
             code: None,
             processors: Vec::new(),
+            shows: false,
         }
     }
 }

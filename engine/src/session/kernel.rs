@@ -212,12 +212,7 @@ impl Engine {
             run.changes(since).await?;
             return Err(SessionError::KernelEnded(life.ending().await.why));
         };
-        let Observed {
-            step,
-            counters,
-            results,
-            results_note,
-        } = observed;
+        let Observed { step, counters } = observed;
         let changes = run.changes(since).await;
         run.check_launcher(&step.evidence).await?;
         let changes = changes?;
@@ -227,10 +222,7 @@ impl Engine {
         let usage = run.usage(counters, &step);
         run.start = step.evidence.started.then_some(Start::Kernel);
         let mut step = run.result(step, life.applied.clone(), usage, changes, overlapped);
-        step.notes.extend(results_note.map(str::to_owned));
         step.notes.extend(session.quota.note());
-        step.results = results;
-        step.results_truncated = results_note.is_some();
         Ok(step)
     }
 
@@ -371,6 +363,7 @@ impl Engine {
                 directory: spec.cwd.clone(),
                 code: None,
                 processors: environment::processors(&limits, turn),
+                shows: false,
             },
             max_output: session.spec.max_output,
             memory: limits.memory,

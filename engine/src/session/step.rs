@@ -26,7 +26,7 @@ use crate::sandbox::cgroup::Counters;
 use crate::sandbox::init::{Code, Request};
 use crate::sandbox::skeleton::CODE_DIRECTORY;
 use crate::spec::{Language, Limits, Program, StepSpec};
-use crate::supervise::{Events, Observed, Orders, watch};
+use crate::supervise::{Events, Observed, Orders, Results, watch};
 
 /// How long the end of the launcher may take to show after the end of a sandbox.
 const LAUNCHER_END: Duration = Duration::from_millis(200);
@@ -237,6 +237,7 @@ impl Run<'_> {
             directory = places.on_host(&directory);
             code_directory = own.join(CODE);
         }
+        let shows = shows(&step.program, &environment);
         let (arguments, code) = program(step.program, self.session, &code_directory);
         let turn = self.engine.inner.turn.fetch_add(1, Ordering::Relaxed);
         Orders {
@@ -246,6 +247,7 @@ impl Run<'_> {
                 directory,
                 code,
                 processors: environment::processors(&self.limits, turn),
+                shows,
             },
             stdin: step.stdin,
             max_output: spec.max_output,
@@ -383,6 +385,7 @@ impl Run<'_> {
             evidence,
             stdout,
             stderr,
+            results: Results { results, note },
             lost_live,
             all_told,
             denied_syscalls: _,
@@ -419,6 +422,7 @@ impl Run<'_> {
                 self.session.slots.notes(),
                 self.ceilings(&limits),
                 self.session.reduced_note(),
+                note.map(str::to_owned).into_iter().collect(),
             ]
             .concat(),
             stdout,
@@ -434,8 +438,8 @@ impl Run<'_> {
             isolation: self.session.isolation.clone(),
             image_digest: self.session.image_digest.clone(),
             start: self.start,
-            results: Vec::new(),
-            results_truncated: false,
+            results,
+            results_truncated: note.is_some(),
         }
     }
 
@@ -486,6 +490,7 @@ impl Run<'_> {
             evidence,
             stdout: Output::default(),
             stderr: Output::default(),
+            results: Results::default(),
             lost_live: 0,
             all_told: false,
             denied_syscalls: None,
@@ -500,6 +505,18 @@ impl Run<'_> {
 
 const fn is_quota(resource: Resource) -> bool {
     matches!(resource, Resource::Workspace | Resource::WorkspaceFiles)
+}
+
+/// Whether what the step shows can be had: of Python, unless its interpreter is to go on when the script has ended.
+fn shows(program: &Program, environment: &[(String, String)]) -> bool {
+    let python = matches!(
+        program,
+        Program::Code {
+            language: Language::Python,
+            ..
+        }
+    );
+    python && !environment.iter().any(|(name, _)| name == "PYTHONINSPECT")
 }
 
 /// The arguments, and for source code its file.

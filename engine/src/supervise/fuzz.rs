@@ -9,14 +9,59 @@ use tokio::sync::mpsc;
 
 use super::figures::{parse_rollup, parse_segments, parse_status, shares_of};
 use super::listener::{innermost, shown};
+use super::results::{Results, parse};
 use super::stream::{Events, Listeners, Stream};
-use crate::outcome::{Output, StepEvent};
+use crate::outcome::{Output, RichResult, StepEvent};
+use crate::pool::{Board, MOST_RESULTS};
 use crate::sandbox::seccomp;
 
 thread_local! {
     static RUNTIME: RefCell<tokio::runtime::Runtime> = RefCell::new(
         tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime")
     );
+}
+
+/// The bytes that say what was parsed. Kinds that were named twice are said once.
+fn said(parsed: &[RichResult]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let number = |length: usize| u32::try_from(length).expect("short").to_le_bytes();
+    for result in parsed {
+        bytes.push(u8::from(result.main));
+        bytes.extend(number(result.data.len()));
+        for (kind, data) in &result.data {
+            for part in [kind.as_bytes(), data] {
+                bytes.extend(number(part.len()));
+                bytes.extend(part);
+            }
+        }
+    }
+    bytes
+}
+
+/// What code shows, as records that nobody vouches for.
+pub fn results(bytes: &[u8]) {
+    let (parsed, _) = parse(bytes);
+    let again = said(&parsed);
+    assert!(again.len() <= bytes.len() && parsed.len() <= MOST_RESULTS);
+    assert_eq!(parse(&again), (parsed.clone(), true));
+    let plain = |kind: &String| {
+        kind.len() <= 128 && kind.contains('/') && kind.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    for result in parsed {
+        assert!(!result.data.is_empty() && result.data.len() <= 32);
+        assert!(result.data.keys().all(plain));
+    }
+}
+
+/// The memory that such records are left in, words and all.
+pub fn board(bytes: &[u8]) {
+    let board = Board::holding(bytes).expect("a board");
+    let Results { results, note } = Results::read(&board);
+    let shown = board.read().expect("read");
+    let (parsed, whole) = parse(&shown.records);
+    assert_eq!((results, note.is_none()), (parsed, whole && !shown.lost));
+    board.clear().expect("cleared");
+    assert_eq!(Results::read(&board), Results::default());
 }
 
 /// A call that was notified, by whatever name, of whatever number and architecture.

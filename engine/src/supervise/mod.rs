@@ -8,7 +8,9 @@ mod footprint;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod guard;
+pub(crate) mod interpreter;
 mod listener;
+mod results;
 mod step;
 mod stream;
 mod watchdog;
@@ -16,6 +18,7 @@ mod watchdog;
 pub use alarm::Alarm;
 pub(crate) use alarm::rings;
 pub(crate) use guard::{Guard, OomBell, bite, ended};
+pub use results::Results;
 pub use step::{Observed, Orders, watch};
 pub use stream::Events;
 pub(crate) use stream::{Listeners, Stream, either};

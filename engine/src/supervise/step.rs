@@ -11,10 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::alarm::{Alarm, rings};
 use super::guard::{Guard, OomBell, bite, ended};
+use super::interpreter;
+use super::results::Results;
 use super::stream::{Events, Listeners, Stream, either};
 use super::watchdog::Watchdog;
 use crate::outcome::{Evidence, Output};
-use crate::pool::{Forked, Skeleton, Slot, Streams};
+use crate::pool::{Board, Forked, Skeleton, Slot, Streams};
 use crate::sandbox::init::{FromInit, Request, ToInit};
 use crate::sandbox::plan::{Context, Step};
 use crate::sandbox::template::FromTemplate;
@@ -44,6 +46,8 @@ pub struct Observed {
     pub evidence: Evidence,
     pub stdout: Output,
     pub stderr: Output,
+    /// What the code showed beside that.
+    pub results: Results,
     /// Bytes of output that a live listener, slower than the code, did not get.
     pub lost_live: u64,
     /// A listener that paced the code got all of its output.
@@ -67,11 +71,21 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
         stdout: (stdout_read, stdout_write),
         stderr: (stderr_read, stderr_write),
     } = skeleton.streams.take().ok_or(io::ErrorKind::NotFound)?;
-    let forked = skeleton.forked.take();
-    if forked.is_some() {
-        // What is forked is under a filter of its own.
-        skeleton.listener = None;
-    }
+    let mut forked = skeleton.forked.take();
+    let mut request = orders.request;
+    let (board, starting) = match &mut forked {
+        Some(forked) => {
+            // What is forked is under a filter of its own.
+            skeleton.listener = None;
+            request.shows = false;
+            (forked.board.take(), Vec::new())
+        }
+        None if request.shows => {
+            let script = request.arguments.get(1).map_or(&[][..], Vec::as_slice);
+            (Some(Board::make()?), interpreter::cold(script)?.into())
+        }
+        None => (None, Vec::new()),
+    };
     let (guard, watchdog) = Guard::new(skeleton, slot, orders.memory)?;
     let mut watch = Watch {
         init: guard.init()?,
@@ -84,28 +98,26 @@ pub async fn watch(mut skeleton: Skeleton, slot: &Slot, orders: Orders) -> io::R
         startup: None,
         quiet: false,
         control_open: true,
-        directory: orders.request.directory.display().to_string(),
-        program: orders
-            .request
-            .arguments
-            .first()
-            .cloned()
-            .unwrap_or_default(),
+        directory: request.directory.display().to_string(),
+        program: request.arguments.first().cloned().unwrap_or_default(),
+        board,
     };
-    let (go, long) = go(orders.request)?;
+    let shows = request.shows;
+    let (go, long) = go(request)?;
     let mut beside = vec![
         stdin_read.as_fd(),
         stdout_write.as_fd(),
         stderr_write.as_fd(),
     ];
-    beside.extend(long.iter().map(AsFd::as_fd));
+    beside.extend(long.iter().chain(&starting).map(AsFd::as_fd));
+    beside.extend(watch.board.iter().filter(|_| shows).map(AsFd::as_fd));
     let told = watch
         .forked
         .as_ref()
         .map_or(&watch.guard.skeleton.control, |forked| &forked.control);
     // One that is gone shows as the death of the sandbox.
     let _ = told.send(&go, &beside).await;
-    drop((stdin_read, stdout_write, stderr_write, long));
+    drop((stdin_read, stdout_write, stderr_write, long, starting));
     watch.take_listener()?;
     let feeder = feed(stdin_write, orders.stdin)?;
     watch
@@ -150,6 +162,8 @@ struct Watch<'a> {
     /// No process of the code is left: init's own end need not be waited for.
     quiet: bool,
     control_open: bool,
+    /// Where the code leaves what it shows.
+    board: Option<Board>,
     /// Where the code is to start, for a failure there.
     directory: String,
     program: Vec<u8>,
@@ -343,6 +357,7 @@ impl Watch<'_> {
             startup: self.startup,
             peak_memory: self.guard.peak.bytes(),
             evidence: self.guard.evidence,
+            results: self.board.as_ref().map(Results::read).unwrap_or_default(),
             stdout: self.stdout.finish(),
             stderr: self.stderr.finish(),
         }

@@ -406,11 +406,16 @@ def live():
     native = load()
     names, usual = native.begin(SOCKET)
     quiet(os)
+    native.equip(native.display)
+    native.prepare()
     del sys.path[0]
     sys.path.insert(0, "/run/stepbox")
     # The interpreter has them by itself, and whoever asks for them imports them anew.
     del sys.modules["gc"], sys.modules["atexit"]
     preload([name.decode() for name in names], os, native)
+    if "shutil" in sys.modules:
+        # What was to be removed at the end is the template's own, and not there in a sandbox.
+        atexit.unregister(sys.modules["shutil"].rmtree)
     # What was found in the template's own directories is not there in a sandbox.
     for place in [place for place in sys.path_importer_cache if place.startswith(("/run/", "/tmp", "/proc/"))]:
         if place != SCRIPT:

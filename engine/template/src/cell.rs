@@ -86,24 +86,15 @@ pub fn hear() -> Object {
     python::none()
 }
 
-/// Says how the cell ended: an exit code of one byte, then its results, which are left out where they do not fit.
+/// Says how the cell ended: an exit code of one byte.
 pub fn finish(answer: &[u8]) -> Object {
     let cell = CELL.swap(0, Ordering::Relaxed);
     if cell == 0 || !is_owner() {
         return python::fail(c"no cell runs here");
     }
     python::flush_library();
-    let (code, results) = match answer {
-        [code, results @ ..] => (*code, results),
-        [] => (1, answer),
-    };
+    let code = answer.first().copied().unwrap_or(1);
     let done = || {
-        if results.len() <= layout::AREA_SIZE {
-            MEMORY.write(layout::AREA, results)?;
-        }
-        MEMORY
-            .word(layout::RESULTS_LENGTH)?
-            .store(results.len() as u64, Ordering::Relaxed);
         MEMORY
             .word(layout::EXIT_CODE)?
             .store(code.into(), Ordering::Relaxed);

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::message::{Fork, Go, Place, Request, Strings, Word};
 use crate::python::{self, Object};
+use crate::results;
 use crate::serve::{OWN_PROCESSES, filters, give_up, receive, tell};
 use crate::sys::holder::hold;
 use crate::sys::process::{self, Forked, Limit, exit};
@@ -28,6 +29,8 @@ const SCRIPT: &CStr = c"main.py";
 /// fence and the leaf.
 struct Beside {
     control: Fd,
+    /// Memory for what the code shows.
+    board: Fd,
     code: Fd,
     processes: Fd,
     network: Fd,
@@ -46,6 +49,7 @@ impl Beside {
         let mut next = || all.next();
         Some(Self {
             control: next()?,
+            board: next()?,
             code: next()?,
             processes: next()?,
             network: next()?,
@@ -100,6 +104,7 @@ static PINNED: AtomicBool = AtomicBool::new(false);
 
 /// Leaves this process two or three descriptors and three streams to nowhere.
 fn place(beside: &Beside) -> Answer<()> {
+    results::attach(beside.board)?;
     // Each number may be in use by another. These are in use by nobody, and the table need not grow for them.
     let (control, code) = (
         duplicate(beside.control, 32, true)?,

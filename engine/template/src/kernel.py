@@ -1,6 +1,6 @@
 # The interpreter of a kernel: runs cell after cell in one namespace, until its sandbox ends. Started as a script from a
-# sealed file, with two descriptors in its arguments: the library that speaks with the sandbox's init, and the memory that
-# they share. Before the first cell runs, no descriptor leads to either.
+# sealed file, with three descriptors in its arguments: the library that speaks with the sandbox's init, the memory that
+# they share, and that for what cells show. Before the first cell runs, no descriptor leads to any of them.
 #
 # Code may do to the interpreter what it likes, and only the end of the process is to end the loop: what runs between cells
 # is bound before the first of them, and runs with the code's handlers, tracing and limits put aside.
@@ -13,8 +13,8 @@ __builtins__ = dict(vars(builtins))
 CELLS = "/run/stepbox/cell{}.py"
 # Sources that tracebacks can show.
 SOURCES_KEPT = 1000
-# Bytes of a result's text.
-TEXT_MOST = 1 << 20
+# Where what shows results says that it is.
+SHOWING = "<stepbox>"
 INTERRUPTED = 130
 # Calls that may be deep between cells, whatever the code's own limit is.
 DEPTH = 1000
@@ -28,17 +28,6 @@ def load(descriptor):
     _imp.exec_dynamic(module)
     sys.modules.pop("_stepbox", None)
     return module
-
-
-class Text:
-    """What a value looks like: its `repr`, within bounds."""
-
-    def __init__(self, value):
-        # What `repr` gives may be of a class of the code's.
-        data = str.encode(repr(value), "utf-8", "backslashreplace")
-        if len(data) > TEXT_MOST:
-            data = data[:TEXT_MOST].decode("utf-8", "ignore").encode() + "…".encode()
-        self.bundle = {"text/plain": data}
 
 
 class Loop:
@@ -231,6 +220,11 @@ class Kernel:
         self.sources = library("linecache").cache
         self.format = library("traceback").format_exception
         self.display = sys.__excepthook__
+        _, self.show_value, _, self.showing = native.parts()
+        self.showing.in_kernel = True
+        # That ends a cell, whatever it is doing.
+        self.showing.passed = (KeyboardInterrupt,)
+        self.figures = self.showing.open_figures
         self.python = sys.version_info[:2]
         self.process = os.getpid()
         self.loop = Loop(library)
@@ -265,14 +259,14 @@ class Kernel:
         while True:
             answer = b"\1"
             try:
-                code, bundles = self.cell(self.next_cell())
+                code = self.cell(self.next_cell())
                 self.flush()
                 self.restore()
-                answer = bytes([code]) + self.packed(bundles)
+                answer = bytes([code])
             except BaseException:
                 # Another thread can raise what it likes here; the cell has to end all the same.
                 self.ways.hush()
-            code = bundles = None
+            code = None
             try:
                 if self.getpid() != self.process:
                     # A child of a cell that went on to the cell's end: it has nothing to answer.
@@ -306,9 +300,9 @@ class Kernel:
             self.show(error)
 
     def cell(self, source):
-        """Runs one; gives its exit code and its results."""
+        """Runs one; gives its exit code."""
         self.count += 1
-        bundles, error = [], None
+        error = None
         try:
             self.ways.handlers_back()
         except BaseException:
@@ -318,7 +312,11 @@ class Kernel:
             try:
                 self.running = True
                 self.native.begin_cell()
-                bundles = self.results(source.decode("utf-8", "surrogateescape"))
+                try:
+                    self.run(source.decode("utf-8", "surrogateescape"))
+                finally:
+                    if "matplotlib.pyplot" in sys.modules:
+                        self.figures()
             finally:
                 self.running = False
         except BaseException as raised:
@@ -329,21 +327,22 @@ class Kernel:
             self.ways.hush()
         try:
             if error is None:
-                return 0, bundles
+                return 0
             if isinstance(error, SystemExit):
-                return self.exit_code(error.code), []
+                return self.exit_code(error.code)
             self.show(error)
-            return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, []
+            return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         finally:
             # What it refers to ends when the code lets go of it.
             error = None
 
-    def results(self, source):
+    def run(self, source):
         file = CELLS.format(self.count)
         self.remember(file, source)
         body, last = self.compiled(source, file)
         value = self.evaluated(body, last)
-        return [] if value is None else [Text(value).bundle]
+        if value is not None:
+            self.show_value(value)
 
     def compiled(self, source, file):
         """All but a last expression whose value is asked for, and that expression."""
@@ -474,7 +473,7 @@ class Kernel:
             if self.own_file not in files:
                 continue
             first = next((at for at, file in enumerate(files) if file.startswith("/run/stepbox/cell")), 0)
-            kept = [frame for frame, file in list(zip(frames, files))[first:] if file != self.own_file]
+            kept = [frame for frame, file in list(zip(frames, files))[first:] if file not in (self.own_file, SHOWING)]
             for frame, following in zip(kept, [*kept[1:], None]):
                 frame.tb_next = following
             error.__traceback__ = kept[0] if kept else None
@@ -499,25 +498,16 @@ class Kernel:
                 # The descriptor beneath it is closed too, or the stream is the code's own.
                 pass
 
-    def packed(self, bundles):
-        def sized(data):
-            return len(data).to_bytes(4, "little") + data
-
-        pieces = []
-        for bundle in bundles:
-            pieces.append(b"\1" + len(bundle).to_bytes(4, "little"))
-            for kind, data in bundle.items():
-                pieces += [sized(kind.encode()), sized(data)]
-        return b"".join(pieces)
-
 
 def live():
     import os
 
-    script, library, memory = sys.argv[0].rpartition("/")[2], *sys.argv[1:]
+    script, library, memory, board = sys.argv[0].rpartition("/")[2], *sys.argv[1:]
     native = load(library)
     native.attach(int(memory))
-    for descriptor in (script, library, memory):
+    native.attach_results(int(board))
+    native.equip(native.display)
+    for descriptor in (script, library, memory, board):
         try:
             os.close(int(descriptor))
         except OSError:

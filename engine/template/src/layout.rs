@@ -1,5 +1,5 @@
 //! The memory through which a kernel's interpreter and its init speak, as both sides know it: offsets and sizes. The
-//! first page holds words, the rest is one area: for a cell's source on the way in, for its results on the way out.
+//! first page holds words, the rest is one area for a cell's source.
 
 /// Changes, and is woken, when there is a cell. Four bytes.
 pub(crate) const ASKED: usize = 0;
@@ -13,11 +13,8 @@ pub(crate) const TAKEN: usize = 24;
 /// The cell that the interpreter has ended, and how.
 pub(crate) const ENDED: usize = 32;
 pub(crate) const EXIT_CODE: usize = 40;
-/// More than the area holds: there were results that did not fit.
-pub(crate) const RESULTS_LENGTH: usize = 48;
-
 /// Changes when the interpreter's handler of interrupts has run.
-pub(crate) const HEARD: usize = 56;
+pub(crate) const HEARD: usize = 48;
 
 pub(crate) const AREA: usize = 4096;
 pub(crate) const AREA_SIZE: usize = 16 << 20;

@@ -9,11 +9,13 @@
 
 #![no_std]
 
+mod board;
 mod cell;
 mod child;
 mod layout;
 mod message;
 mod python;
+mod results;
 mod serve;
 mod sys;
 

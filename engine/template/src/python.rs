@@ -3,16 +3,15 @@
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::{null, null_mut};
-use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::results;
 use crate::sys::memory::Wanted;
 
 /// An object of the interpreter's; owned by whoever has it, or null with an exception set.
 pub type Object = *mut c_void;
 
-type AuditHook = extern "C" fn(*const c_char, Object, *mut c_void) -> c_int;
-
 type Function = unsafe extern "C" fn(Object, Object) -> Object;
+type FunctionOfNames = unsafe extern "C" fn(Object, Object, Object) -> Object;
 
 unsafe extern "C" {
     fn PyOS_BeforeFork();
@@ -30,6 +29,7 @@ unsafe extern "C" {
     fn PyTuple_New(length: isize) -> Object;
     fn PyTuple_SetItem(tuple: Object, index: isize, item: Object) -> c_int;
     fn PyLong_AsLong(object: Object) -> c_long;
+    fn PyLong_FromSsize_t(number: isize) -> Object;
     fn PyBool_FromLong(truth: c_long) -> Object;
     fn PyErr_Occurred() -> Object;
     fn PyErr_SetString(kind: Object, text: *const c_char);
@@ -55,7 +55,6 @@ unsafe extern "C" {
     fn PyObject_CallObject(callable: Object, arguments: Object) -> Object;
     fn PyErr_Clear();
     fn PyTuple_GetItem(tuple: Object, index: isize) -> Object;
-    fn PySys_AddAuditHook(hook: AuditHook, data: *mut c_void) -> c_int;
 }
 
 // The library's own.
@@ -97,6 +96,7 @@ struct ModuleDefinition {
 }
 
 const NO_ARGUMENT: c_int = 4;
+const ARGUMENTS_AND_NAMES: c_int = 3;
 const ONE_ARGUMENT: c_int = 8;
 const API_VERSION: c_int = 1013;
 
@@ -116,7 +116,12 @@ const END: MethodDefinition = MethodDefinition {
     doc: null(),
 };
 
-static mut METHODS: [MethodDefinition; 16] = [
+/// The interpreter tells by the flags how many arguments a function takes.
+const DISPLAY: Function =
+    // SAFETY: a pointer to a function, which is called with as many arguments as it takes.
+    unsafe { core::mem::transmute::<FunctionOfNames, Function>(display) };
+
+static mut METHODS: [MethodDefinition; 26] = [
     method(c"begin", begin, ONE_ARGUMENT),
     method(c"serve", serve, ONE_ARGUMENT),
     method(c"wait", wait, NO_ARGUMENT),
@@ -132,6 +137,16 @@ static mut METHODS: [MethodDefinition; 16] = [
     method(c"run", run, NO_ARGUMENT),
     method(c"keep_end", keep_end, ONE_ARGUMENT),
     method(c"trial", trial, ONE_ARGUMENT),
+    method(c"set_script", set_script, ONE_ARGUMENT),
+    method(c"attach_results", attach_results, ONE_ARGUMENT),
+    method(c"equip", equip, ONE_ARGUMENT),
+    method(c"prepare", prepare, NO_ARGUMENT),
+    method(c"parts", parts, NO_ARGUMENT),
+    method(c"room", room, NO_ARGUMENT),
+    method(c"keep", keep_result, ONE_ARGUMENT),
+    method(c"lose", lose, NO_ARGUMENT),
+    method(c"await_again", await_again, NO_ARGUMENT),
+    method(c"display", DISPLAY, ARGUMENTS_AND_NAMES),
     END,
 ];
 
@@ -202,7 +217,7 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
         interrupted,
         unflushed,
         over,
-    }) = run_to_the_end(SCRIPT)
+    }) = run_to_the_end(script())
     else {
         // As the interpreter says that it cannot open its script.
         crate::sys::process::exit(2);
@@ -229,33 +244,26 @@ extern "C" fn run(_module: Object, _nothing: Object) -> Object {
 /// profiles the code, which would see that one run.
 static mut END_OF_STEP: Object = null_mut();
 
-/// The code listens to what the interpreter does.
-static AUDITED: AtomicBool = AtomicBool::new(false);
-
 extern "C" fn keep_end(_module: Object, functions: Object) -> Object {
-    // SAFETY: the interpreter's lock is held, and the object is kept for ever; the hook is there as long as the library.
+    // SAFETY: the interpreter's lock is held, and the object is kept for ever.
     unsafe {
         Py_IncRef(functions);
         END_OF_STEP = functions;
-        PyBool_FromLong((PySys_AddAuditHook(audit, null_mut()) == 0).into())
     }
-}
-
-extern "C" fn audit(event: *const c_char, _arguments: Object, _data: *mut c_void) -> c_int {
-    // SAFETY: the interpreter names each event by a C string.
-    if unsafe { CStr::from_ptr(event) } == c"sys.addaudithook" {
-        AUDITED.store(true, Ordering::Relaxed);
-    }
-    0
+    none()
 }
 
 fn is_over() -> bool {
+    // SAFETY: only a look; whoever has the interpreter's lock sets it.
+    if unsafe { END_OF_STEP.is_null() } {
+        // An interpreter of the step's own.
+        return false;
+    }
     let ask = |index| {
         // SAFETY: the interpreter's lock is held; the tuple is kept, and its three functions take no argument.
         unsafe { PyObject_CallObject(PyTuple_GetItem(END_OF_STEP, index), null_mut()) }
     };
-    let nobody = (&raw mut _Py_NoneStruct).cast();
-    if AUDITED.load(Ordering::Relaxed) || ask(1) != nobody || ask(2) != nobody {
+    if results::is_audited() || ask(1) != nobody() || ask(2) != nobody() {
         return false;
     }
     let answer = ask(0);
@@ -276,15 +284,23 @@ struct Ended {
     over: bool,
 }
 
-/// Runs a file as the interpreter's script, and ends the interpreter. None: there is no such file.
-fn run_to_the_end(path: &CStr) -> Option<Ended> {
+/// Runs a file as the interpreter's script. None: there is no such file.
+fn run_whole(path: &CStr) -> Option<bool> {
     // SAFETY: both are C strings.
     let file = unsafe { fopen(path.as_ptr(), c"rb".as_ptr()) };
     if file.is_null() {
         return None;
     }
     // SAFETY: an open file, which the interpreter closes, and its name; no flags are none.
-    let failed = unsafe { PyRun_SimpleFileExFlags(file, path.as_ptr(), 1, null_mut()) } != 0;
+    Some(unsafe { PyRun_SimpleFileExFlags(file, path.as_ptr(), 1, null_mut()) } != 0)
+}
+
+/// Runs a script, shows the value of its last expression, and ends the interpreter. None: there is no such file.
+fn run_to_the_end(path: &CStr) -> Option<Ended> {
+    let failed = match results::run(path) {
+        Some(failed) => failed,
+        None => run_whole(path)?,
+    };
     // SAFETY: a look at what the interpreter notes of an exception that nobody caught, by the name that it has.
     let interrupted =
         failed && unsafe { PySys_GetObject(c"last_type".as_ptr()) == PyExc_KeyboardInterrupt };
@@ -348,6 +364,82 @@ fn keep(wanted: &Wanted, ranges: Object) -> Object {
     wanted.keep(ranges);
     // SAFETY: the interpreter's lock is held.
     unsafe { PyBool_FromLong(1) }
+}
+
+/// What is run, and what the process seems to have been started with in the place of ours.
+extern "C" fn set_script(_module: Object, path: Object) -> Object {
+    let Some(text) = bytes_of(path) else {
+        return null_mut();
+    };
+    // Where that cannot be, tools see another name, and nothing else.
+    let _ = crate::sys::arguments::replace_first(text);
+    // SAFETY: the interpreter's lock is held, and the object is kept for ever.
+    unsafe {
+        Py_IncRef(path);
+        OWN_SCRIPT = path;
+    }
+    none()
+}
+
+/// The path of the script as an object of bytes, where it is not the usual one.
+static mut OWN_SCRIPT: Object = null_mut();
+
+fn script() -> &'static CStr {
+    unsafe extern "C" {
+        fn PyBytes_AsString(bytes: Object) -> *const c_char;
+    }
+    // SAFETY: bytes that are kept for ever; behind them the interpreter keeps a NUL.
+    unsafe {
+        if OWN_SCRIPT.is_null() {
+            SCRIPT
+        } else {
+            CStr::from_ptr(PyBytes_AsString(OWN_SCRIPT))
+        }
+    }
+}
+
+/// Maps the memory for results; its descriptor is no longer needed then.
+extern "C" fn attach_results(_module: Object, descriptor: Object) -> Object {
+    match number(descriptor).map(|descriptor| results::attach(crate::sys::Fd(descriptor))) {
+        Some(Ok(())) => none(),
+        Some(Err(_)) => fail(c"the memory for results could not be mapped"),
+        None => null_mut(),
+    }
+}
+
+extern "C" fn equip(module: Object, display: Object) -> Object {
+    results::equip(module, display)
+}
+
+extern "C" fn prepare(_module: Object, _nothing: Object) -> Object {
+    results::prepare()
+}
+
+extern "C" fn parts(_module: Object, _nothing: Object) -> Object {
+    results::parts()
+}
+
+extern "C" fn room(_module: Object, _nothing: Object) -> Object {
+    results::room()
+}
+
+extern "C" fn keep_result(_module: Object, record: Object) -> Object {
+    match bytes_of(record) {
+        Some(record) => results::keep(record),
+        None => null_mut(),
+    }
+}
+
+extern "C" fn lose(_module: Object, _nothing: Object) -> Object {
+    results::lose()
+}
+
+extern "C" fn await_again(_module: Object, _nothing: Object) -> Object {
+    results::await_again()
+}
+
+extern "C" fn display(_module: Object, arguments: Object, names: Object) -> Object {
+    results::display(arguments, names)
 }
 
 extern "C" fn attach(_module: Object, descriptor: Object) -> Object {
@@ -439,10 +531,27 @@ pub fn none() -> Object {
     unsafe extern "C" {
         fn Py_IncRef(object: Object);
     }
-    let none = (&raw mut _Py_NoneStruct).cast();
     // SAFETY: the interpreter's own object, with its lock held.
-    unsafe { Py_IncRef(none) };
-    none
+    unsafe { Py_IncRef(nobody()) };
+    nobody()
+}
+
+/// `None`, of whoever has it.
+pub fn nobody() -> Object {
+    (&raw mut _Py_NoneStruct).cast()
+}
+
+pub fn integer(number: usize) -> Object {
+    // SAFETY: the interpreter's lock is held.
+    unsafe { PyLong_FromSsize_t(number.cast_signed()) }
+}
+
+/// A text of this library's for the interpreter. It ends with a NUL.
+pub const fn text(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("a NUL within, or none at the end"),
+    }
 }
 
 /// Lets other threads run while `body` does, which must not touch the interpreter.

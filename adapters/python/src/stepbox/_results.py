@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stepbox._errors import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 _REPR_LIMIT = 500
 
@@ -185,11 +188,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class RichResult:
-    """What a cell of a kernel shows beside its output, by the word of the code itself.
+    """What Python code shows beside its output, by the word of the code itself. In a notebook it shows as there.
 
     Attributes:
-        data: Bytes by media type.
-        main: This is the value of the cell's last expression.
+        data: Bytes by media type: `text/plain`, and of what the object has `text/html`, `text/markdown`, `text/latex`,
+            `image/png`, `image/jpeg`, `image/svg+xml`, `application/json` and kinds of its own.
+        main: This is the value of the last expression.
     """
 
     data: Mapping[str, bytes]
@@ -198,7 +202,62 @@ class RichResult:
     @property
     def text(self) -> str:
         """The `text/plain` of it, or an empty string."""
-        return self.data.get("text/plain", b"").decode("utf-8", "replace")
+        return self._decoded("text/plain") or ""
+
+    @property
+    def html(self) -> str | None:
+        """The `text/html` of it: markup of the code's own, which is not to be trusted."""
+        return self._decoded("text/html")
+
+    @property
+    def markdown(self) -> str | None:
+        return self._decoded("text/markdown")
+
+    @property
+    def latex(self) -> str | None:
+        return self._decoded("text/latex")
+
+    @property
+    def svg(self) -> str | None:
+        """The `image/svg+xml` of it. It may hold scripts: show it as an image only."""
+        return self._decoded("image/svg+xml")
+
+    @property
+    def png(self) -> bytes | None:
+        return self.data.get("image/png")
+
+    @property
+    def jpeg(self) -> bytes | None:
+        return self.data.get("image/jpeg")
+
+    @property
+    def json(self) -> object:
+        """The `application/json` of it as Python's objects. None: there is none, or the code wrote what is not JSON."""
+        try:
+            return json.loads(self.data["application/json"])
+        except (KeyError, ValueError, RecursionError):
+            return None
+
+    def _decoded(self, kind: str) -> str | None:
+        data = self.data.get(kind)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, object]:
+        """For notebooks: what is not text is in base64, as they expect it."""
+        bundle: dict[str, object] = {}
+        for kind, data in self.data.items():
+            if (include and kind not in include) or (exclude and kind in exclude):
+                continue
+            if kind == "application/json" or kind.endswith("+json"):
+                with contextlib.suppress(ValueError, RecursionError):
+                    bundle[kind] = json.loads(data)
+            elif kind.startswith("text/") or kind == "image/svg+xml":
+                bundle[kind] = data.decode("utf-8", "replace")
+            else:
+                bundle[kind] = base64.b64encode(data).decode()
+        return bundle
 
 
 @dataclass(frozen=True, repr=False)

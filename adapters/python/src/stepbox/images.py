@@ -1,4 +1,4 @@
-"""The pictures that a step left in the workspace, ready to be shown to a model."""
+"""The pictures that a step left in the workspace, or showed, ready to be shown to a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepbox import FileChange
+    from stepbox import ExecutionResult, FileChange
 
 MAX_IMAGES: Final = 4
 MAX_IMAGE_BYTES: Final = 1 << 20
@@ -21,7 +21,7 @@ _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 
 @dataclass(frozen=True)
 class Image:
-    """A picture in the workspace."""
+    """A picture in the workspace, or one that was shown, which is named so in the place of a path."""
 
     path: str
     mime_type: str
@@ -49,6 +49,16 @@ def image_paths(files: Sequence[FileChange], limit: int = MAX_IMAGES) -> list[st
         and PurePosixPath(change.path).suffix.lower() in _SUFFIXES
     ]
     return shown[:limit]
+
+
+def figures(result: ExecutionResult, limit: int = MAX_IMAGES) -> list[Image]:
+    """The pictures that Python code showed."""
+    found: list[Image] = []
+    for shown in result.results:
+        image = as_image(f"figure {len(found) + 1}", shown.png or shown.jpeg or b"")
+        if image is not None and len(found) < limit:
+            found.append(image)
+    return found
 
 
 def as_image(path: str, data: bytes) -> Image | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from stepbox import text
 from stepbox._errors import StepboxError
 from stepbox._tool_sandbox import Refusal, SandboxSource, owner_of
-from stepbox.images import MAX_IMAGE_BYTES, MAX_IMAGES, Image, as_image, image_paths
+from stepbox.images import MAX_IMAGE_BYTES, MAX_IMAGES, Image, as_image, figures, image_paths
 from stepbox.text.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -172,6 +172,9 @@ class CodeTool:
                 data = await sandbox.read_file(path, max_bytes=MAX_IMAGE_BYTES)
                 if (image := as_image(path, data)) is not None:
                     images.append(image)
+        # Who saves a figure leaves it open, as a rule: it is the same picture.
+        if not images:
+            images = figures(result, self._max_images)
         shown = text.render(
             result,
             max_chars=self._max_chars,

@@ -13,6 +13,7 @@ pub(super) mod number {
     pub(crate) const MMAP: usize = 9;
     pub(crate) const MUNMAP: usize = 11;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
+    pub(crate) const PREAD64: usize = 17;
     pub(crate) const SCHED_YIELD: usize = 24;
     pub(crate) const MADVISE: usize = 28;
     pub(crate) const GETPID: usize = 39;
@@ -50,6 +51,7 @@ pub(super) mod number {
     pub(crate) const MMAP: usize = 222;
     pub(crate) const MUNMAP: usize = 215;
     pub(crate) const RT_SIGPROCMASK: usize = 135;
+    pub(crate) const PREAD64: usize = 67;
     pub(crate) const SCHED_YIELD: usize = 124;
     pub(crate) const MADVISE: usize = 233;
     pub(crate) const GETPID: usize = 172;

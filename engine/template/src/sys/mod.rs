@@ -1,6 +1,7 @@
 //! The only `unsafe` of this library but the interpreter's own interface: typed system calls.
 #![allow(unsafe_code, reason = "system calls and a process that shares memory")]
 
+pub mod arguments;
 mod call;
 pub mod holder;
 pub mod memory;
@@ -111,6 +112,28 @@ pub fn size(fd: Fd) -> Answer<usize> {
     const FROM_ITS_END: usize = 2;
     // SAFETY: no pointer.
     unsafe { call(number::LSEEK, [fd.0 as usize, 0, FROM_ITS_END]) }
+}
+
+/// Reads the end of a file, as much as there is room for.
+pub fn tail<'a>(path: &CStr, room: &'a mut [u8]) -> Answer<&'a [u8]> {
+    let file = open(None, path, 0, 0)?;
+    let read = size(file).and_then(|length| {
+        let start = length.saturating_sub(room.len());
+        // SAFETY: the pointer and the length are those of one buffer.
+        unsafe {
+            call(
+                number::PREAD64,
+                [
+                    file.0 as usize,
+                    room.as_mut_ptr() as usize,
+                    room.len(),
+                    start,
+                ],
+            )
+        }
+    });
+    close(file);
+    Ok(&room[..read?.min(room.len())])
 }
 
 /// Maps all of a sealed memfd for reading, for ever.
