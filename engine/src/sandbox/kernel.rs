@@ -74,6 +74,7 @@ pub(super) fn live(
     ]);
     let kept = Kept {
         rules,
+        cgroup: None,
         descriptors: vec![library, script, descriptor],
     };
     let Some(main) = start(engine, spec, stack, request, streams, kept)? else {
@@ -182,9 +183,7 @@ impl Driver<'_> {
                 Ok(Next::Cell(number, source))
             }
             Some((ToInit::Interrupt, _)) => Ok(Next::Nothing),
-            Some((ToInit::Go(_) | ToInit::GoLong | ToInit::Adopt { .. } | ToInit::Kernel, _)) => {
-                Ok(Next::Nothing)
-            }
+            Some(_) => Ok(Next::Nothing),
             None => Ok(Next::Leave),
         }
     }

@@ -89,6 +89,9 @@ impl Run<'_> {
         cancel: CancellationToken,
     ) -> Result<StepResult, SessionError> {
         let running = self.session.begin_step();
+        if self.session.spec.resident {
+            return self.run_in_resident(running, step, events, cancel).await;
+        }
         let kind = self.kind(&step);
         self.engine.inner.ahead.note(kind);
         let lease = tokio::select! {
@@ -500,7 +503,11 @@ const fn is_quota(resource: Resource) -> bool {
 }
 
 /// The arguments, and for source code its file.
-fn program(program: Program, session: &Session, directory: &Path) -> (Vec<Vec<u8>>, Option<Code>) {
+pub(super) fn program(
+    program: Program,
+    session: &Session,
+    directory: &Path,
+) -> (Vec<Vec<u8>>, Option<Code>) {
     match program {
         Program::Argv(arguments) => (arguments, None),
         Program::Code {

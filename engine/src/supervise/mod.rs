@@ -7,6 +7,7 @@ mod figures;
 mod footprint;
 mod guard;
 mod listener;
+mod resident;
 mod step;
 mod stream;
 mod watchdog;
@@ -14,6 +15,10 @@ mod watchdog;
 pub use alarm::Alarm;
 pub(crate) use alarm::rings;
 pub(crate) use guard::{Guard, OomBell, bite, ended};
+pub use resident::{
+    Commands as ResidentCommands, End as ResidentEnd, Orders as ResidentOrders, Resident,
+    live as live_resident, resident,
+};
 pub use step::{Observed, Orders, watch};
 pub use stream::Events;
 pub(crate) use stream::{Listeners, Stream, either};

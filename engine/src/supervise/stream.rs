@@ -147,6 +147,11 @@ impl Stream {
         self.pipe = Some(pipe);
     }
 
+    /// The pipe, if somebody may still write to it.
+    pub(crate) fn take_pipe(&mut self) -> Option<Receiver> {
+        self.pipe.take()
+    }
+
     /// Ends what was kept so far, and begins anew.
     pub(crate) fn cut(&mut self, cap: u64) -> Output {
         self.lost = 0;
