@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -26,15 +26,15 @@ use crate::supervise::{
     Events, Orders, Resident, ResidentEnd, ResidentOrders, live_resident, resident,
 };
 
+/// How often a step that finds its sandbox ended gets another one.
+const TRIES: u32 = 3;
+
 /// The resident sandbox of a session, if it is one.
 #[derive(Debug, Default)]
-pub(super) struct Place(tokio::sync::Mutex<Held>);
-
-#[derive(Debug, Default)]
-struct Held {
-    living: Option<Living>,
+pub(super) struct Place {
+    living: tokio::sync::Mutex<Option<Living>>,
     /// Steps so far: each has a number of its own.
-    entered: u64,
+    entered: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -44,13 +44,6 @@ struct Living {
     ended: watch::Receiver<Option<String>>,
     applied: Vec<AppliedLimit>,
     bytecode: bool,
-}
-
-/// A way into the sandbox, for one step.
-struct Entry {
-    living: Living,
-    number: u64,
-    note: Option<String>,
 }
 
 impl Run<'_> {
@@ -70,40 +63,40 @@ impl Run<'_> {
                 mount: false,
             });
         }
-        let entry = tokio::select! {
-            entry = self.enter() => entry?,
-            () = cancel.cancelled() => return Ok(self.cancelled()),
-            () = self.session.closing.cancelled() => {
-                return Err(SessionError::Closed(self.session.id.clone()));
-            }
+        let number = self.session.resident.entered.fetch_add(1, Ordering::Relaxed) + 1;
+        let Some((mut living, note)) = self.find(&cancel).await? else {
+            return Ok(self.cancelled());
         };
         self.queue = Some(self.asked.elapsed());
+        let mut notes: Vec<_> = note.into_iter().collect();
         // What earlier steps left running has written since the last look.
         self.session.touched.store(true, Ordering::Release);
         let since = self.begin_tracking().await?;
-        let orders = self.entering(&entry, step, events, cancel);
-        let Entry {
-            living,
-            number,
-            note,
-        } = entry;
-        let observed = living.handle.run(number, orders).await;
-        let (observed, cpu_us) = match observed {
-            Ok(Some(observed)) => observed,
-            Ok(None) => {
-                self.changes(since).await?;
-                return Err(SessionError::Busy {
-                    what: "the resident sandbox ended as this step was about to enter it; the next step gets another one"
-                        .to_owned(),
-                });
+        let mut orders = self.entering(&living, number, step, events, cancel.clone());
+        let ran = async {
+            for _ in 0..TRIES {
+                let ran = living.handle.run(number, &mut orders).await;
+                let streams = |error| SessionError::Setup(format!("streams of the step: {error}"));
+                if let Some(observed) = ran.map_err(streams)? {
+                    return Ok(Some(observed));
+                }
+                // It ended as the step was about to enter it.
+                let Some((another, note)) = self.find(&cancel).await? else {
+                    return Ok(None);
+                };
+                living = another;
+                notes.extend(note);
             }
-            Err(error) => {
-                self.changes(since).await?;
-                return Err(SessionError::Setup(format!("streams of the step: {error}")));
-            }
+            Err(SessionError::Busy {
+                what: "the resident sandbox of this session ends as soon as it is made".to_owned(),
+            })
+        };
+        let ran = ran.await;
+        let changes = self.changes(since).await;
+        let Some((observed, cpu_us)) = ran? else {
+            return Ok(self.cancelled());
         };
         self.start = observed.evidence.started.then_some(Start::Resident);
-        let changes = self.changes(since).await;
         self.check_launcher(&observed.evidence).await?;
         let changes = changes?;
         let overlapped = running.overlapped() && since.is_some();
@@ -115,47 +108,53 @@ impl Run<'_> {
         };
         let usage = self.usage(counters, &observed);
         let mut result = self.result(observed, living.applied, usage, changes, overlapped);
-        result.notes.extend(note);
+        result.notes.extend(notes);
         result.notes.extend(living.handle.notes());
         result.notes.extend(self.session.quota.note());
         Ok(result)
     }
 
-    /// The sandbox as it is; where it was lost, another one, and a note that says so.
-    async fn enter(&self) -> Result<Entry, SessionError> {
-        let mut held = self.session.resident.0.lock().await;
-        let lost = held
-            .living
-            .as_ref()
-            .and_then(|living| living.ended.borrow().clone());
-        let living = match held.living.clone().filter(|_| lost.is_none()) {
-            Some(living) => living,
-            None => {
-                // A caller that leaves meanwhile does not take the slot with it.
-                let begun = tokio::spawn(begin(Arc::clone(self.session))).await;
-                let living = begun.map_err(|_| {
-                    SessionError::Setup("making the resident sandbox was interrupted".to_owned())
-                })??;
-                held.living = Some(living.clone());
-                living
+    /// The sandbox as it is; where it was lost, another one, and a note that says so. None: the step was cancelled.
+    async fn find(
+        &self,
+        cancel: &CancellationToken,
+    ) -> Result<Option<(Living, Option<String>)>, SessionError> {
+        tokio::select! {
+            found = self.find_or_make() => found.map(Some),
+            () = cancel.cancelled() => Ok(None),
+            () = self.session.closing.cancelled() => {
+                Err(SessionError::Closed(self.session.id.clone()))
             }
-        };
-        held.entered += 1;
-        Ok(Entry {
-            living,
-            number: held.entered,
-            note: lost.map(|why| {
-                format!(
-                    "the resident sandbox was lost, and this step has a new one: /tmp is empty, and no process of before \
-                     runs ({why})"
-                )
-            }),
-        })
+        }
+    }
+
+    async fn find_or_make(&self) -> Result<(Living, Option<String>), SessionError> {
+        let mut held = self.session.resident.living.lock().await;
+        let mut note = None;
+        if let Some(living) = &mut *held {
+            if !living.handle.has_ended() {
+                return Ok((living.clone(), None));
+            }
+            let why = living.ended.wait_for(Option::is_some).await;
+            let why = why.ok().and_then(|why| why.clone()).unwrap_or_default();
+            note = Some(format!(
+                "the resident sandbox was lost, and this step has a new one: /tmp is empty, and no process of before runs \
+                 ({why})"
+            ));
+        }
+        // A caller that leaves meanwhile does not take the slot with it.
+        let begun = tokio::spawn(begin(Arc::clone(self.session))).await;
+        let living = begun.map_err(|_| {
+            SessionError::Setup("making the resident sandbox was interrupted".to_owned())
+        })??;
+        *held = Some(living.clone());
+        Ok((living, note))
     }
 
     fn entering(
         &self,
-        entry: &Entry,
+        living: &Living,
+        number: u64,
         step: StepSpec,
         events: Option<Events>,
         cancel: CancellationToken,
@@ -166,14 +165,14 @@ impl Run<'_> {
             &self.limits,
             (&spec.user, spec.profile),
             environment::Python {
-                bytecode: entry.living.bytecode,
+                bytecode: living.bytecode,
                 deps: spec.deps().is_some(),
             },
             &step.cwd,
             &spec.env,
             &step.env,
         );
-        let code = Path::new(CODE_DIRECTORY).join(code_directory(entry.number));
+        let code = Path::new(CODE_DIRECTORY).join(code_directory(number));
         let (arguments, code) = program(step.program, self.session, &code);
         let turn = self.engine.inner.turn.fetch_add(1, Ordering::Relaxed);
         Orders {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::{AbortHandle, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use super::alarm::{Alarm, rings};
@@ -135,11 +135,12 @@ enum Word {
 
 impl Resident {
     /// Runs a step to the end of its main process, or, where it is stopped, of all that it started. `number`: no other
-    /// step of this sandbox has it. None: the sandbox had ended before. With it the processor time, where it is known.
+    /// step of this sandbox has it. None: the sandbox had ended before, and the orders are as they were. With it the
+    /// processor time, where it is known.
     pub async fn run(
         &self,
         number: u64,
-        orders: step::Orders,
+        orders: &mut step::Orders,
     ) -> io::Result<Option<(Observed, Option<u64>)>> {
         let begun = Instant::now();
         let Streams {
@@ -150,9 +151,10 @@ impl Resident {
         let mut watch = Watch {
             stdout: Stream::new(true, stdout_read, orders.max_output)?,
             stderr: Stream::new(false, stderr_read, orders.max_output)?,
-            listeners: Listeners::new(orders.events),
+            listeners: Listeners::new(orders.events.take()),
             evidence: Evidence {
                 memory_max: orders.memory,
+                resident: true,
                 ..Evidence::default()
             },
             begun,
@@ -169,11 +171,12 @@ impl Resident {
         let (tell, words) = mpsc::unbounded_channel();
         let enter = Command::Enter {
             number,
-            request: orders.request,
+            request: orders.request.clone(),
             streams: [stdin_read, stdout_write, stderr_write],
             tell,
         };
         if self.commands.send(enter).is_err() {
+            orders.events = watch.listeners.give_back();
             return Ok(None);
         }
         let mut member = Membership {
@@ -181,27 +184,73 @@ impl Resident {
             number,
             kill: true,
         };
-        let feeder = feed(stdin_write, orders.stdin)?;
+        let mut input = Input {
+            waiting: Some((stdin_write, std::mem::take(&mut orders.stdin))),
+            feeder: None,
+        };
         let heard = watch
-            .run(orders.deadline, &orders.cancel, words, &member)
+            .run(
+                orders.deadline,
+                &orders.cancel,
+                words,
+                (&member, &mut input),
+            )
             .await;
-        if let Some(feeder) = feeder {
-            feeder.abort();
-        }
         member.kill = false;
         drop(member);
+        if !heard {
+            orders.events = watch.listeners.give_back();
+            orders.stdin = input.take();
+            return Ok(None);
+        }
         for pipe in [watch.stdout.take_pipe(), watch.stderr.take_pipe()] {
             if let Some(pipe) = pipe {
                 self.read_on.add(pipe);
             }
         }
-        Ok(heard.then(|| watch.finish()))
+        Ok(Some(watch.finish()))
+    }
+
+    /// Whether it takes no more steps.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.commands.is_closed()
     }
 
     /// What happened to what ended steps had left running, since the last time.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What the step reads, once it runs.
+struct Input {
+    waiting: Option<(OwnedFd, Vec<u8>)>,
+    feeder: Option<JoinHandle<()>>,
+}
+
+impl Input {
+    /// A pipe that cannot be watched is at its end.
+    fn feed(&mut self) {
+        if let Some((pipe, bytes)) = self.waiting.take() {
+            self.feeder = feed(pipe, bytes).ok().flatten();
+        }
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        self.waiting
+            .take()
+            .map(|(_, bytes)| bytes)
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        if let Some(feeder) = self.feeder.take() {
+            feeder.abort();
+        }
     }
 }
 
@@ -282,7 +331,7 @@ impl Watch {
         deadline: Duration,
         cancel: &CancellationToken,
         mut words: mpsc::UnboundedReceiver<Word>,
-        member: &Membership<'_>,
+        (member, input): (&Membership<'_>, &mut Input),
     ) -> bool {
         let timer = tokio::time::sleep_until((self.begun + deadline).into());
         tokio::pin!(timer);
@@ -291,9 +340,14 @@ impl Watch {
             tokio::select! {
                 biased;
                 word = words.recv() => match word {
-                    Some(word) => if self.hear(word) {
-                        break;
-                    },
+                    Some(word) => {
+                        if matches!(word, Word::Started) {
+                            input.feed();
+                        }
+                        if self.hear(word) {
+                            break;
+                        }
+                    }
                     None if self.evidence.started || self.stopping => break,
                     None => return false,
                 },
@@ -392,6 +446,7 @@ impl Watch {
             }
             Word::Lost(end) => {
                 let own = &mut self.evidence;
+                own.resident = false;
                 own.notification = own.notification.take().or(end.notification);
                 own.oom_kills = end.oom_kills;
                 own.watchdog_memory = end.watchdog_memory;

@@ -51,6 +51,7 @@ class Start(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     START_FORKED: _ClassVar[Start]
     START_FORKED_AHEAD: _ClassVar[Start]
     START_KERNEL: _ClassVar[Start]
+    START_RESIDENT: _ClassVar[Start]
 
 class Resource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -117,6 +118,7 @@ START_COLD: Start
 START_FORKED: Start
 START_FORKED_AHEAD: Start
 START_KERNEL: Start
+START_RESIDENT: Start
 RESOURCE_UNSPECIFIED: Resource
 RESOURCE_MEMORY: Resource
 RESOURCE_PIDS: Resource
