@@ -60,6 +60,7 @@ pub struct SessionView {
     pub image_digest: String,
     pub limits: Vec<AppliedLimit>,
     pub isolation: Vec<String>,
+    pub timeout: Duration,
     pub resident: bool,
     /// How long it may be idle; none: as long as the engine lives.
     pub ttl: Option<Duration>,

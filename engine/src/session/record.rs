@@ -171,6 +171,7 @@ impl Session {
             image_digest: self.image_digest.clone(),
             limits: self.limits.clone(),
             isolation: self.isolation.clone(),
+            timeout: self.spec.timeout,
             resident: self.spec.resident,
             ttl: self.spec.ttl,
             idle: self.idle_for(),

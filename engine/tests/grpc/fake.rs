@@ -190,6 +190,7 @@ fn view(id: &str) -> SessionView {
         image_digest: String::new(),
         limits: limits(),
         isolation: vec![],
+        timeout: std::time::Duration::from_secs(30),
         resident: false,
         ttl: None,
         idle: None,

@@ -24,6 +24,7 @@ pub fn session(view: SessionView) -> pb::Session {
         image_digest,
         limits,
         isolation,
+        timeout,
         resident,
         ttl,
         idle,
@@ -48,6 +49,7 @@ pub fn session(view: SessionView) -> pb::Session {
         ttl_ms: ttl.map(millis),
         idle_ms: idle.map(millis),
         usage: None,
+        timeout_ms: millis(timeout),
     }
 }
 
