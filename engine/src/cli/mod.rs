@@ -7,6 +7,7 @@ mod json;
 mod plan;
 mod run;
 pub mod serve;
+mod session;
 mod spelling;
 mod start;
 
@@ -50,6 +51,10 @@ pub fn main() -> ExitCode {
             Err(error) => refuse(&error),
         },
         Command::Plan(args) => written(plan::print(&args, &mut io::stdout().lock())),
+        Command::Session(args) => match session::command(args, &environment) {
+            Ok(code) => code,
+            Err(error) => refuse(&error),
+        },
         Command::Doctor(args) => doctor::examine(&args),
     }
 }

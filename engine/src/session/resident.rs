@@ -69,8 +69,6 @@ impl Run<'_> {
         };
         self.queue = Some(self.asked.elapsed());
         let mut notes: Vec<_> = note.into_iter().collect();
-        // What earlier steps left running has written since the last look.
-        self.session.touched.store(true, Ordering::Release);
         let since = self.begin_tracking().await?;
         let mut orders = self.entering(&living, number, step, events, cancel.clone());
         let ran = async {

@@ -179,8 +179,8 @@ impl Run<'_> {
         if !self.session.spec.track_files {
             return Ok(None);
         }
-        // In a workspace of the caller's, others write too.
-        let given = self.session.given_workspace();
+        // In a workspace of the caller's others write too, and in a resident what earlier steps left running.
+        let given = self.session.given_workspace() || self.session.spec.resident;
         let touched = self.session.touched.swap(false, Ordering::AcqRel);
         match self.session.take_snapshot() {
             Some(last) if !given && !touched => Ok(Some(last)),
