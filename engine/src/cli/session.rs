@@ -131,9 +131,7 @@ async fn connect(socket: &std::path::Path) -> Result<Client, SessionCommandError
     let token = std::fs::read_to_string(&path)
         .and_then(|token| {
             let value = format!("Bearer {}", token.trim());
-            value
-                .parse()
-                .map_err(|_| io::ErrorKind::InvalidData.into())
+            value.parse().map_err(|_| io::ErrorKind::InvalidData.into())
         })
         .map_err(|source| SessionCommandError::Token { path, source })?;
     let failed = |source| SessionCommandError::Connect {

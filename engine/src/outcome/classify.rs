@@ -150,7 +150,10 @@ pub fn classify(evidence: &Evidence) -> Verdict {
         if evidence.cancelled {
             return killed(
                 FaultKind::Cancelled,
-                format!("the caller cancelled the step and {} stopped", stopped(evidence)),
+                format!(
+                    "the caller cancelled the step and {} stopped",
+                    stopped(evidence)
+                ),
             );
         }
     }

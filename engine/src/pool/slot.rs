@@ -13,7 +13,9 @@ use super::template::{Forked, SubTemplate, Template};
 use super::{Channel, Launcher, PoolError};
 use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner, TreeRequest};
 use crate::outcome::AppliedLimit;
-use crate::sandbox::cgroup::{Branch, CgroupError, Cgroups, Counters, Hierarchy, OomWatch, SlotCgroup};
+use crate::sandbox::cgroup::{
+    Branch, CgroupError, Cgroups, Counters, Hierarchy, OomWatch, SlotCgroup,
+};
 use crate::sandbox::init::FromInit;
 use crate::sandbox::landlock::Fence;
 use crate::sandbox::numbers::{self, Numbers};

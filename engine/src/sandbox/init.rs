@@ -96,10 +96,7 @@ pub enum FromInit {
         largest: Option<u64>,
     },
     /// What became of a step of a resident.
-    Step {
-        number: u64,
-        word: StepWord,
-    },
+    Step { number: u64, word: StepWord },
     /// A kernel's cell ended, by the interpreter's own word. Without results these are in a memfd beside it.
     Answered {
         number: u64,

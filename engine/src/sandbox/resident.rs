@@ -148,11 +148,7 @@ impl Resident<'_> {
     fn remove(&self, number: u64, file: Option<String>) {
         if let Some(file) = file {
             let _ = unlinkat(&self.parts.code, file, AtFlags::empty());
-            let _ = unlinkat(
-                &self.parts.code,
-                code_directory(number),
-                AtFlags::REMOVEDIR,
-            );
+            let _ = unlinkat(&self.parts.code, code_directory(number), AtFlags::REMOVEDIR);
         }
     }
 

@@ -63,7 +63,12 @@ impl Run<'_> {
                 mount: false,
             });
         }
-        let number = self.session.resident.entered.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self
+            .session
+            .resident
+            .entered
+            .fetch_add(1, Ordering::Relaxed)
+            + 1;
         let Some((mut living, note)) = self.find(&cancel).await? else {
             return Ok(self.cancelled());
         };

@@ -128,9 +128,11 @@ enum Word {
     /// One of its processes tried to break out: all of them are being ended.
     Escaped(Notification),
     /// None of its processes is left.
-    Gone { cpu_us: Option<u64> },
+    Gone {
+        cpu_us: Option<u64>,
+    },
     /// The sandbox has ended.
-    Lost(Evidence),
+    Lost(Box<Evidence>),
 }
 
 impl Resident {
@@ -203,10 +205,9 @@ impl Resident {
             orders.stdin = input.take();
             return Ok(None);
         }
-        for pipe in [watch.stdout.take_pipe(), watch.stderr.take_pipe()] {
-            if let Some(pipe) = pipe {
-                self.read_on.add(pipe);
-            }
+        let pipes = [watch.stdout.take_pipe(), watch.stderr.take_pipe()];
+        for pipe in pipes.into_iter().flatten() {
+            self.read_on.add(pipe);
         }
         Ok(Some(watch.finish()))
     }
@@ -761,7 +762,10 @@ impl Life<'_> {
     /// Lets go of the steps that have their result and left nothing.
     fn forget_the_ended(&mut self) {
         let over = |member: &Member| {
-            let empty = member.branch.as_ref().is_none_or(|branch| branch.is_empty());
+            let empty = member
+                .branch
+                .as_ref()
+                .is_none_or(|branch| branch.is_empty());
             member.tell.is_none() && !member.runs && !member.doomed && empty
         };
         for (_, member) in self.members.extract_if(|_, member| over(member)) {
@@ -774,7 +778,7 @@ impl Life<'_> {
         self.guard.evidence.oom_kills = self.guard.slot.oom_kills();
         let mut branches = Vec::new();
         for (_, member) in self.members.drain() {
-            member.tell(Word::Lost(self.guard.evidence.clone()));
+            member.tell(Word::Lost(Box::new(self.guard.evidence.clone())));
             branches.extend(member.branch);
         }
         // The slot's own cgroup can go only after them.

@@ -127,7 +127,10 @@ fn go(request: Request) -> io::Result<(ToInit, Option<OwnedFd>)> {
 }
 
 /// Writes the step's input; the pipe closes behind it. A reader that is gone ends it.
-pub(super) fn feed(pipe: OwnedFd, bytes: Vec<u8>) -> io::Result<Option<tokio::task::JoinHandle<()>>> {
+pub(super) fn feed(
+    pipe: OwnedFd,
+    bytes: Vec<u8>,
+) -> io::Result<Option<tokio::task::JoinHandle<()>>> {
     if bytes.is_empty() {
         return Ok(None);
     }

@@ -25,7 +25,10 @@ class Standing:
     @property
     def pid(self):
         """The process that listens, or None."""
-        address = _standing.find(os.environ, "full")
+        return self._pid("full")
+
+    def _pid(self, kind):
+        address = _standing.find(os.environ, kind)
         if address is None:
             return None
         with socket.socket(socket.AF_UNIX) as probe:
@@ -41,14 +44,14 @@ class Standing:
     def let_go(self):
         """This process's own hold on it."""
         _shared.standing.stop()
+        _shared.standing_reduced.stop()
 
-    def end(self, number=signal.SIGTERM):
+    def end(self):
         """Ends it, and waits until it is gone."""
         self.let_go()
-        pid = self.pid
-        if pid is not None:
-            os.kill(pid, number)
-            eventually(lambda: not is_alive(pid))
+        for pid in filter(None, map(self._pid, _standing.KINDS)):
+            os.kill(pid, signal.SIGTERM)
+            eventually(lambda pid=pid: not is_alive(pid))
 
 
 @contextlib.contextmanager

@@ -29,8 +29,12 @@ def kept(resident, marker):
     """A resident with a process of an earlier step in it that must live on."""
     assert resident.sh(f"exec -a kept-{marker.number} sleep 1000 & echo begun").success
     yield resident
-    assert "kept" in resident.sh("ps ax -o args").stdout
-    assert resident.run(["true"]).runtime_notes == []
+    after = resident.sh("ps ax -o args")
+    if has_branches(resident) or not after.runtime_notes:
+        assert "kept" in after.stdout
+        assert after.runtime_notes == []
+    else:
+        assert "was lost" in after.runtime_notes[0]
 
 
 def has_branches(sandbox):
@@ -147,7 +151,11 @@ def test_a_step_that_another_runs_beside_has_no_verdict_of_that(kept):
     time.sleep(0.5)
     assert kept.py(ESCAPE).fault.type == "escape_blocked"
     running.join()
-    assert (results[0].fault, results[0].stdout) == (None, "fine\n")
+    if has_branches(kept):
+        assert (results[0].fault, results[0].stdout) == (None, "fine\n")
+    else:
+        # It cannot be told whose it was: it is that of the sandbox, which is all of theirs.
+        assert results[0].fault.type == "escape_blocked"
 
 
 def test_a_try_by_what_an_ended_step_left_is_told_in_a_note(face):
@@ -157,6 +165,9 @@ def test_a_try_by_what_an_ended_step_left_is_told_in_a_note(face):
         time.sleep(1.5)
         later = resident.sh("ps ax -o args")
         assert later.fault is None
+        if not has_branches(resident):
+            assert "escape_blocked" in later.runtime_notes[0]
+            return
         assert "an earlier step had left running tried mount" in later.runtime_notes[0]
         assert "kept-alive" in later.stdout
         assert "1111" not in later.stdout
@@ -233,7 +244,7 @@ def test_many_steps_at_once_are_all_answered(resident):
 def test_closing_ends_all_that_runs(face, marker):
     with face(resident=True) as resident:
         assert resident.sh(f"setsid -f sleep {marker.number}; sleep {marker.number} & true").success
-        assert len(marker.running()) == 2
+        eventually(lambda: len(marker.running()) == 2)
     assert marker.running() == []
 
 
