@@ -86,13 +86,6 @@ mod tests {
                 },
             ),
             (
-                "resident",
-                SpecRequest {
-                    resident: Some(true),
-                    ..base()
-                },
-            ),
-            (
                 "setup_network",
                 SpecRequest {
                     setup_network: Some("open".into()),
