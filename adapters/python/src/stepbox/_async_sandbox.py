@@ -98,8 +98,8 @@ class AsyncSandbox:
     async def close(self) -> None:
         """Stops the steps that run, and removes the session and what it owns. A given workspace stays.
 
-        A session that has a name, or that was attached to, is only let go of: it lives on until it has been idle for its
-        `ttl_s`, or until `destroy()`.
+        A session that has a name, or that was attached to, is only let go of: it lives on until it has been idle for
+        its `ttl_s`, or until `destroy()`.
         """
         await self._end(destroy=False)
 

@@ -131,7 +131,12 @@ class Engine:
 
     def _explained(self, error: StepboxError, session: Session | None) -> StepboxError:
         """The error in terms of what became of the engine and the session."""
-        if self.process is None and not self.standing and isinstance(error, EngineError) and error.code == "UNAVAILABLE":
+        if (
+            self.process is None
+            and not self.standing
+            and isinstance(error, EngineError)
+            and error.code == "UNAVAILABLE"
+        ):
             return EngineError(f"the engine at {self.address.target}: {error}", code=error.code)
         if isinstance(error, SessionLost) and session is not None:
             return session.lost(str(error), workspace_removed=True)

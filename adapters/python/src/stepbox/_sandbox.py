@@ -110,8 +110,8 @@ class Sandbox:
     def close(self) -> None:
         """Stops the steps that run, and removes the session and what it owns. A given workspace stays.
 
-        A session that has a name, or that was attached to, is only let go of: it lives on until it has been idle for its
-        `ttl_s`, or until `destroy()`.
+        A session that has a name, or that was attached to, is only let go of: it lives on until it has been idle for
+        its `ttl_s`, or until `destroy()`.
         """
         self._end(destroy=False)
 
@@ -318,7 +318,10 @@ class Sandbox:
 
 
 def sessions() -> list[SessionInfo]:
-    """The sessions of the engine that `STEPBOX_ADDRESS` names, or else of the user's standing engines; none is started."""
+    """The sessions of the engine that `STEPBOX_ADDRESS` names, or else of the user's standing engines.
+
+    No engine is started for it, and no session is kept from becoming idle.
+    """
     found = []
     for engine in find_engines(os.environ):
         try:

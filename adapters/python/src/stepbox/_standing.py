@@ -1,7 +1,7 @@
 """The user's standing engine: for sessions that outlive the process that made them, started at the first need.
 
-It listens in the user's own directory and ends once it has no session and nobody has called it for a while. Whoever looks
-for it holds a lock on that directory meanwhile, so that of many at once one starts it and the others find it.
+It listens in the user's own directory and ends once it has no session and nobody has called it for a while. Whoever
+looks for it holds a lock on that directory meanwhile, so that of many at once one starts it and the others find it.
 """
 
 from __future__ import annotations

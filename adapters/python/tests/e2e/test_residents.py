@@ -88,11 +88,21 @@ def test_failures_of_a_step_are_told_and_leave_the_sandbox_as_it_is(kept):
 
 HOSTILE = {
     "setsid": "setsid -f sleep {0}; (sleep {0} &); sleep {0}",
-    "double fork": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os.execvp('sleep', ['sleep', '{0}'])\n    os._exit(0)\ntime.sleep(1000)",
+    "double fork": """import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: os.execvp('sleep', ['sleep', '{0}'])
+    os._exit(0)
+time.sleep(1000)""",
     "stopped": "sleep {0} & kill -STOP $!; kill -STOP $$; sleep {0}",
     "ignores": "trap '' TERM INT HUP; sleep {0} & while true; do sleep {0}; done",
     "bomb": ": {0}; f() {{ f | f & }}; f; sleep 1000",
-    "keeps forking": "import os\nwhile True:\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass\n# {0}",
+    "keeps forking": """import os
+while True:
+    try:
+        if os.fork(): os._exit(0)
+    except OSError: pass
+# {0}""",
 }
 
 
@@ -103,8 +113,11 @@ def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started_and_nothin
     with face(resident=True, pids=64) as resident:
         assert resident.sh("exec -a kept-alive sleep 1000 & true").success
         if kind == "keeps forking":
-            # Its first process ends at once; what it leaves is ended by the next step's end alone if that was its own.
-            assert resident.run_code(f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {code!r}])\ntime.sleep(100)", timeout_s=1.5).fault.type == "timeout"
+            # It is never the same process for long: the step's own waits beside it.
+            started = (
+                f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {code!r}])\ntime.sleep(100)"
+            )
+            assert resident.run_code(started, timeout_s=1.5).fault.type == "timeout"
         else:
             assert resident.run_code(code, language=language, timeout_s=1.5).fault.type == "timeout"
         # Dead when the call returns.
@@ -137,7 +150,8 @@ ESCAPE = "import ctypes; ctypes.CDLL(None).mount(b'a', b'/tmp', b'tmpfs', 0, 0);
 
 
 def test_a_try_to_break_out_ends_the_step_that_made_it_and_no_other(kept, marker):
-    tried = kept.py(f"import subprocess\nsubprocess.Popen(['sleep', '9{marker.number}'], start_new_session=True)\n{ESCAPE}")
+    detached = f"import subprocess\nsubprocess.Popen(['sleep', '9{marker.number}'], start_new_session=True)"
+    tried = kept.py(f"{detached}\n{ESCAPE}")
     assert (tried.fault.type, tried.fault.syscall, tried.stdout) == ("escape_blocked", "mount", "")
     assert not any(f"9{marker.number}" in line for line in marker.running())
 
@@ -161,7 +175,7 @@ def test_a_step_that_another_runs_beside_has_no_verdict_of_that(kept):
 def test_a_try_by_what_an_ended_step_left_is_told_in_a_note(face):
     with face(resident=True) as resident:
         assert resident.sh("exec -a kept-alive sleep 1000 & true").success
-        assert resident.sh(f"(sleep 0.5; exec python3 -c \"{ESCAPE}\") & sleep 1111 & true").success
+        assert resident.sh(f'(sleep 0.5; exec python3 -c "{ESCAPE}") & sleep 1111 & true').success
         time.sleep(1.5)
         later = resident.sh("ps ax -o args")
         assert later.fault is None
@@ -197,8 +211,6 @@ def test_a_step_cannot_forge_the_verdict_of_another(kept):
     assert kept.sh("pkill -KILL -f 'sleep 777'").success
     other.join()
     assert (results[0].signal, results[0].fault.type) == (9, "killed")
-    # And it cannot read what is another's, where the kernel has Landlock, nor write to its streams by /proc.
-    assert kept.sh("for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || cat $p/environ; done 2>/dev/null | wc -c").exit_code == 0
 
 
 def test_init_cannot_be_ended_from_inside(kept):

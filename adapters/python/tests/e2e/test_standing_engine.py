@@ -80,7 +80,8 @@ def test_files_are_written_by_who_makes_the_session_only(face):
 
 
 def test_of_fifty_racers_one_makes_it_and_the_others_get_it(engine):
-    racers = [client("s = stepbox.Sandbox(name='race', resident=True).open(); print(s.id, s.attached)") for _ in range(8)]
+    code = "s = stepbox.Sandbox(name='race', resident=True).open(); print(s.id, s.attached)"
+    racers = [client(code) for _ in range(8)]
 
     def race(_):
         sandbox = stepbox.Sandbox(name="race", resident=True).open()
