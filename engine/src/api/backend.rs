@@ -42,7 +42,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn create_session(
         &self,
         spec: SandboxSpec,
-    ) -> impl Future<Output = Result<SessionView, SessionError>> + Send;
+        attach: bool,
+    ) -> impl Future<Output = Result<(SessionView, bool), SessionError>> + Send;
     fn close_session(&self, id: &str) -> impl Future<Output = Result<(), SessionError>> + Send;
     fn session(&self, id: &str) -> Result<SessionView, SessionError>;
     fn sessions(&self) -> Vec<SessionView>;
@@ -191,8 +192,12 @@ impl Backend for Engine {
     fn check(&self, spec: &SandboxSpec) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
         Self::check(self, spec)
     }
-    async fn create_session(&self, spec: SandboxSpec) -> Result<SessionView, SessionError> {
-        Self::create_session(self, spec).await
+    async fn create_session(
+        &self,
+        spec: SandboxSpec,
+        attach: bool,
+    ) -> Result<(SessionView, bool), SessionError> {
+        Self::create_session(self, spec, attach).await
     }
     async fn close_session(&self, id: &str) -> Result<(), SessionError> {
         Self::close_session(self, id).await

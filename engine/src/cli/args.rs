@@ -25,10 +25,46 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the steps by which a sandbox is made.
     Plan(PlanArgs),
+    /// List, use and end the sessions of the user's standing engine.
+    Session(SessionArgs),
     /// List, read, write and search the files of a session of a running engine.
     Files(FilesArgs),
     /// Print the completions of a shell, for its start-up file: source <(stepbox completions bash)
     Completions(CompletionsArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct SessionArgs {
+    /// The socket of another engine than the standing one
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: SessionCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum SessionCommand {
+    /// List the sessions that live.
+    Ls {
+        /// One JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a program in a session, with this command's streams; the exit code is the program's.
+    Attach {
+        /// Its id or name
+        #[arg(value_name = "SESSION")]
+        session: String,
+        /// The program and its arguments [default: bash, which reads its commands from the input]
+        #[arg(last = true, value_name = "ARGUMENT")]
+        argv: Vec<std::ffi::OsString>,
+    },
+    /// Close sessions, whoever uses them.
+    Rm {
+        /// Ids or names
+        #[arg(required = true, value_name = "SESSION")]
+        sessions: Vec<String>,
+    },
 }
 
 #[derive(Clone, Debug, Args)]

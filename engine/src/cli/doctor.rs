@@ -105,7 +105,7 @@ async fn run_nothing(engine: &Engine) -> Result<(), SessionError> {
     let refused = |violations| SessionError::Setup(format!("{violations:?}"));
     let spec = parse_spec(SpecRequest::default(), &observer, &HostAccess::Own).map_err(refused)?;
     let step = parse_step(program).map_err(refused)?;
-    let session = engine.create_session(spec).await?;
+    let (session, _) = engine.create_session(spec, false).await?;
     let result = engine
         .run(&session.id, step, None, CancellationToken::new())
         .await?;

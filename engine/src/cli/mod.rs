@@ -10,6 +10,7 @@ mod json;
 mod plan;
 mod run;
 pub mod serve;
+mod session;
 mod spelling;
 mod start;
 
@@ -53,6 +54,10 @@ pub fn main() -> ExitCode {
             Err(error) => refuse(&error),
         },
         Command::Plan(args) => written(plan::print(&args, &mut io::stdout().lock())),
+        Command::Session(args) => match session::command(args, &environment) {
+            Ok(code) => code,
+            Err(error) => refuse(&error),
+        },
         Command::Doctor(args) => doctor::examine(&args),
         Command::Files(args) => files::main(args, &environment),
         Command::Completions(args) => written(completions::print(&args, &mut io::stdout().lock())),

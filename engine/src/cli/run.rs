@@ -217,7 +217,7 @@ fn report(error: &SessionError) {
 
 async fn one(engine: &Engine, order: Order) -> Result<u8, SessionError> {
     let Order { spec, step, json } = order;
-    let session = engine.create_session(spec).await?;
+    let (session, _) = engine.create_session(spec, false).await?;
     let cancel = CancellationToken::new();
     let interrupted = tokio::spawn(cancel_on_signal(cancel.clone()));
     let (events, printer) = if json {

@@ -336,7 +336,7 @@ impl Life<'_> {
 
     fn hear(&mut self, message: FromInit) {
         match message {
-            FromInit::Windows | FromInit::Joinable | FromInit::Ready => {}
+            FromInit::Windows | FromInit::Joinable | FromInit::Ready | FromInit::Step { .. } => {}
             FromInit::Started => self.guard.evidence.started = true,
             FromInit::Failed(error) => self.guard.not_started(&error),
             FromInit::ExecFailed { errno, looked_in } => {

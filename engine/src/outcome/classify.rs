@@ -24,6 +24,8 @@ pub struct Evidence {
     pub cancelled: bool,
     /// The main process's wait status, when it ended before the sandbox did.
     pub wait_status: Option<i32>,
+    /// The step shared its sandbox with others, which is there still: only what the step had started was stopped.
+    pub resident: bool,
     /// The code was executed: before that a deadline is a failed start.
     pub started: bool,
 }
@@ -97,7 +99,7 @@ pub fn classify(evidence: &Evidence) -> Verdict {
         return exec_failed(failure);
     }
     if let Some(notification) = &evidence.notification {
-        return escape_blocked(notification);
+        return escape_blocked(notification, evidence.resident);
     }
     if evidence.oom_kills > 0 {
         let cap = evidence
@@ -139,15 +141,19 @@ pub fn classify(evidence: &Evidence) -> Verdict {
             return killed(
                 FaultKind::Timeout,
                 format!(
-                    "the time limit of {} passed and the sandbox was stopped",
-                    seconds(ms)
+                    "the time limit of {} passed and {} stopped",
+                    seconds(ms),
+                    stopped(evidence)
                 ),
             );
         }
         if evidence.cancelled {
             return killed(
                 FaultKind::Cancelled,
-                "the caller cancelled the step and the sandbox was stopped".into(),
+                format!(
+                    "the caller cancelled the step and {} stopped",
+                    stopped(evidence)
+                ),
             );
         }
     }
@@ -244,14 +250,26 @@ fn exec_failed(failure: &ExecFailure) -> Verdict {
     }
 }
 
-fn escape_blocked(notification: &Notification) -> Verdict {
+/// What was stopped, with its verb.
+const fn stopped(evidence: &Evidence) -> &'static str {
+    match evidence.resident {
+        true => "all that it had started was",
+        false => "the sandbox was",
+    }
+}
+
+fn escape_blocked(notification: &Notification, resident: bool) -> Verdict {
+    let with_it = match resident {
+        true => "all else that its step had started",
+        false => "the sandbox",
+    };
     Verdict {
         exit_code: 159,
         signal: Some(31),
         fault: Some(Fault {
             kind: FaultKind::EscapeBlocked,
             message: format!(
-                "the system call {} is not allowed in a sandbox; process {} was stopped, and the sandbox with it",
+                "the system call {} is not allowed in a sandbox; process {} was stopped, and {with_it} with it",
                 notification.syscall, notification.pid
             ),
             detail: FaultDetail {

@@ -226,6 +226,7 @@ fn a_main_process_that_ended_before_the_kill_keeps_its_own_end() {
 #[test]
 fn ties_are_decided_in_the_order_of_the_table() {
     let everything = Evidence {
+        resident: false,
         startup: Some(startup()),
         exec: Some(ExecFailure {
             path: b"x".into(),

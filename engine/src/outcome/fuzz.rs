@@ -102,6 +102,7 @@ fn evidence(given: &mut Unstructured<'_>) -> Result<Evidence> {
         cancelled: given.arbitrary()?,
         wait_status: given.arbitrary()?,
         started: given.arbitrary()?,
+        resident: given.arbitrary()?,
     })
 }
 

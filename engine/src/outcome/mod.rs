@@ -57,6 +57,8 @@ pub enum Start {
     ForkedAhead,
     /// It was there: an interpreter that runs one cell after the other.
     Kernel,
+    /// It executed its program in a sandbox that was there: a resident.
+    Resident,
 }
 
 /// Measured; unknown is none, never 0.

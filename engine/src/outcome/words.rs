@@ -97,6 +97,7 @@ impl Start {
             Self::Forked => "forked",
             Self::ForkedAhead => "forked_ahead",
             Self::Kernel => "kernel",
+            Self::Resident => "resident",
         }
     }
 }

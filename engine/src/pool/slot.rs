@@ -13,7 +13,9 @@ use super::template::{Forked, SubTemplate, Template};
 use super::{Channel, Launcher, PoolError};
 use crate::launcher::message::{FromSpawner, RealmId, Role, ToSpawner, TreeRequest};
 use crate::outcome::AppliedLimit;
-use crate::sandbox::cgroup::{CgroupError, Cgroups, Counters, Hierarchy, OomWatch, SlotCgroup};
+use crate::sandbox::cgroup::{
+    Branch, CgroupError, Cgroups, Counters, Hierarchy, OomWatch, SlotCgroup,
+};
 use crate::sandbox::init::FromInit;
 use crate::sandbox::landlock::Fence;
 use crate::sandbox::numbers::{self, Numbers};
@@ -417,6 +419,21 @@ impl Slot {
             Some(cgroup) => Ok(cgroup.oom_watch()?),
             None => Ok(None),
         }
+    }
+
+    /// Makes the cgroup of one step of a sandbox that stays, where the slot can have one. Takes a moment that an asynchronous
+    /// thread has.
+    pub fn branch_off(&self, number: u64) -> Result<Option<Branch>, PoolError> {
+        match &self.cgroup {
+            Some(cgroup) => Ok(cgroup.branch(&format!("step-{number}"))?),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes streams for a step of a sandbox that stays.
+    pub fn streams(user: u32) -> std::io::Result<Streams> {
+        let own = rustix::process::geteuid().as_raw();
+        Streams::make((user != own).then_some(user))
     }
 
     /// What the kernel counted for the step. A count that cannot be read is unknown.

@@ -18,6 +18,8 @@ use crate::sys::exec::StringTable;
 #[derive(Debug)]
 pub struct Prepared {
     pub affinity: Option<CpuSet>,
+    /// `cgroup.procs` of the step's own cgroup, in a resident.
+    pub cgroup: Option<OwnedFd>,
     /// How many tasks the sandbox's own user namespace may have, init among them; none: others count them.
     pub tasks: Option<u64>,
     /// Keeps the code from changing its affinity.
@@ -54,6 +56,10 @@ pub fn run(prepared: &Prepared, streams: &[OwnedFd; 3]) -> Failure {
 
 fn one(step: Step, prepared: &Prepared, streams: &[OwnedFd; 3]) -> Result<(), i32> {
     match step {
+        Step::EnterCgroup => prepared.cgroup.as_ref().map_or(Ok(()), |procs| {
+            // 0 is whoever writes it.
+            rustix::io::write(procs, b"0").map(drop).map_err(code)
+        }),
         Step::NewSession => rustix::process::setsid().map(drop).map_err(code),
         Step::StandardStreams => {
             rustix::stdio::dup2_stdin(&streams[0]).map_err(code)?;

@@ -16,6 +16,7 @@ use super::child::{self, Failure, Prepared};
 use super::kernel;
 use super::landlock::Fence;
 use super::plan::{Context, Step, StepError};
+use super::resident;
 use super::seccomp;
 use super::skeleton::{Built, CODE_DIRECTORY, SkeletonSpec, build};
 use super::template::SCRIPT;
@@ -46,6 +47,11 @@ pub enum ToInit {
     },
     /// What the kernel runs now is to be interrupted; nothing, where it runs nothing.
     Interrupt,
+    /// A step is to enter the sandbox, which stays: a resident. Beside the streams: the request in a memfd and, where the
+    /// step has a cgroup of its own, the `cgroup.procs` of that.
+    Enter {
+        number: u64,
+    },
 }
 
 /// What to execute. No bound but memory.
@@ -92,8 +98,26 @@ pub enum FromInit {
         alone: bool,
         largest: Option<u64>,
     },
+    /// What became of a step of a resident.
+    Step { number: u64, word: StepWord },
     /// A kernel's cell ended, by the interpreter's own word.
     Answered { number: u64, exit_code: u8 },
+}
+
+/// What an init tells of one step of a resident.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum StepWord {
+    /// A step of the plan failed: its code did not run.
+    Failed(StepError),
+    ExecFailed {
+        errno: i32,
+        looked_in: Vec<String>,
+    },
+    Started,
+    /// Its main process ended with this wait status. What that left runs on.
+    Exited {
+        status: i32,
+    },
 }
 
 /// The life of an init; `engine` is its only descriptor that matters.
@@ -152,6 +176,10 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
                 };
                 return kernel::live(engine, spec, &mut stack, request, streams, parts);
             }
+            ToInit::Enter { number } => {
+                let parts = resident::Parts { code, rules };
+                return resident::live(engine, spec, &mut stack, parts, (number, descriptors));
+            }
             ToInit::Cell { .. } | ToInit::Interrupt => return Err(invalid("order")),
         }
     };
@@ -162,6 +190,7 @@ fn live(engine: BorrowedFd<'_>, spec: &SkeletonSpec) -> Result<(), StepError> {
     drop(code);
     let mut own = Kept {
         rules,
+        cgroup: None,
         descriptors: Vec::new(),
     };
     if request.shows {
@@ -213,12 +242,24 @@ fn invalid(what: &str) -> StepError {
 pub(super) struct Kept {
     /// Those of the fence.
     pub(super) rules: Option<OwnedFd>,
+    /// Where it enters the step's own cgroup.
+    pub(super) cgroup: Option<OwnedFd>,
     /// What its program is to have open beside its streams.
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// Starts the code, with the streams and what is kept as its only descriptors, and gives its pid. None: the program could not be
-/// executed, which the engine has been told.
+/// What became of a start.
+#[derive(Debug)]
+pub(super) enum Launched {
+    /// The pid of the code's process.
+    Main(i32),
+    NotExecuted {
+        errno: i32,
+        looked_in: Vec<String>,
+    },
+}
+
+/// Starts the code, tells the engine, and gives its pid. None: the program could not be executed.
 pub(super) fn start(
     engine: BorrowedFd<'_>,
     spec: &SkeletonSpec,
@@ -227,11 +268,32 @@ pub(super) fn start(
     streams: [OwnedFd; 3],
     kept: Kept,
 ) -> Result<Option<i32>, StepError> {
+    match launch(spec, stack, request, streams, kept)? {
+        Launched::Main(main) => {
+            tell(engine, &FromInit::Started)?;
+            Ok(Some(main))
+        }
+        Launched::NotExecuted { errno, looked_in } => {
+            tell(engine, &FromInit::ExecFailed { errno, looked_in })?;
+            Ok(None)
+        }
+    }
+}
+
+/// Starts the code, with the streams and what is kept as its only descriptors.
+pub(super) fn launch(
+    spec: &SkeletonSpec,
+    stack: &mut Stack,
+    request: Request,
+    streams: [OwnedFd; 3],
+    kept: Kept,
+) -> Result<Launched, StepError> {
     rustix::process::chdir(&request.directory).at(
         Step::WorkingDirectory,
         request.directory.display().to_string(),
     )?;
     let (mut prepared, looked_in) = prepare(request, spec)?;
+    prepared.cgroup = kept.cgroup;
     prepared.kept = kept.descriptors;
     let flags = spec.fence.as_ref().map_or(0, Fence::flags);
     prepared.fence = kept.rules.map(|rules| (rules, flags));
@@ -244,14 +306,12 @@ pub(super) fn start(
     drop((prepared, streams));
     if let Some(Failure { step, errno }) = failure {
         if step == Step::Execute {
-            tell(engine, &FromInit::ExecFailed { errno, looked_in })?;
-            return Ok(None);
+            return Ok(Launched::NotExecuted { errno, looked_in });
         }
         let error = io::Error::from_raw_os_error(errno);
         return Err(StepError::new(step, "the code's process", &error));
     }
-    tell(engine, &FromInit::Started)?;
-    Ok(Some(main))
+    Ok(Launched::Main(main))
 }
 
 /// Goes the way of a request once. Each page that is written to for the first time since the fork is copied, which takes
@@ -277,11 +337,11 @@ fn rehearse(spec: &SkeletonSpec) -> Result<(), StepError> {
     prepare(request, spec).map(drop)
 }
 
-fn tell(engine: BorrowedFd<'_>, message: &FromInit) -> Result<(), StepError> {
+pub(super) fn tell(engine: BorrowedFd<'_>, message: &FromInit) -> Result<(), StepError> {
     datagram::send(engine, message, &[]).at(Step::ReadRequest, "the engine")
 }
 
-fn split(descriptors: Vec<OwnedFd>) -> Result<([OwnedFd; 3], Vec<OwnedFd>), StepError> {
+pub(super) fn split(descriptors: Vec<OwnedFd>) -> Result<([OwnedFd; 3], Vec<OwnedFd>), StepError> {
     let mut all = descriptors.into_iter();
     let (Some(stdin), Some(stdout), Some(stderr)) = (all.next(), all.next(), all.next()) else {
         return Err(invalid("descriptors"));
@@ -289,7 +349,7 @@ fn split(descriptors: Vec<OwnedFd>) -> Result<([OwnedFd; 3], Vec<OwnedFd>), Step
     Ok(([stdin, stdout, stderr], all.collect()))
 }
 
-fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
+pub(super) fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     descriptors
         .first()
@@ -300,7 +360,7 @@ fn read_request(descriptors: &[OwnedFd]) -> Result<Request, StepError> {
 }
 
 /// `directory`, which only init has, is the one way to write there: the code cannot change what a traceback shows.
-fn write_code(directory: &OwnedFd, code: &Code) -> Result<(), StepError> {
+pub(super) fn write_code(directory: &OwnedFd, code: &Code) -> Result<(), StepError> {
     let path = format!("{CODE_DIRECTORY}/{}", code.file);
     let make = || {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -364,6 +424,7 @@ fn prepare(request: Request, spec: &SkeletonSpec) -> Result<(Prepared, Vec<Strin
     Ok((
         Prepared {
             affinity,
+            cgroup: None,
             tasks: spec.tasks.map(|tasks| tasks.saturating_add(OWN_TASKS)),
             pin: match spec.alone {
                 Some(_) => Some(seccomp::alone_filter(spec.pinned)),

@@ -76,6 +76,7 @@ pub(super) fn live(
     ]);
     let kept = Kept {
         rules,
+        cgroup: None,
         descriptors: vec![library, script, descriptor, board],
     };
     let Some(main) = start(engine, spec, stack, request, streams, kept)? else {
@@ -184,9 +185,7 @@ impl Driver<'_> {
                 Ok(Next::Cell(number, source))
             }
             Some((ToInit::Interrupt, _)) => Ok(Next::Nothing),
-            Some((ToInit::Go(_) | ToInit::GoLong | ToInit::Adopt { .. } | ToInit::Kernel, _)) => {
-                Ok(Next::Nothing)
-            }
+            Some(_) => Ok(Next::Nothing),
             None => Ok(Next::Leave),
         }
     }

@@ -113,6 +113,9 @@ pub struct Fence {
     writable: Vec<PathBuf>,
     /// What code may read and execute besides, where the root is the host's; none: a root of the sandbox's own decides.
     readable: Option<Vec<PathBuf>>,
+    /// The steps of a sandbox that stays are each behind one, and are to reach each other: the sandbox's own namespaces
+    /// alone keep signals and abstract sockets in.
+    shared: bool,
 }
 
 impl Fence {
@@ -123,6 +126,7 @@ impl Fence {
             abi,
             writable,
             readable: None,
+            shared: false,
         })
     }
 
@@ -134,6 +138,7 @@ impl Fence {
             abi,
             writable,
             readable: Some(readable),
+            shared: false,
         })
     }
 
@@ -146,6 +151,13 @@ impl Fence {
     ) -> Self {
         self.readable.get_or_insert_default().extend(readable);
         self.writable.extend(writable);
+        self
+    }
+
+    /// The same fence, for steps that share a sandbox.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
         self
     }
 
@@ -166,7 +178,10 @@ impl Fence {
         if self.readable.is_some() {
             decided = decided.and(READ);
         }
-        let scoped = self.known(SCOPED).fold(Scope::NONE, Scope::and);
+        let scoped = match self.shared {
+            true => Scope::NONE,
+            false => self.known(SCOPED).fold(Scope::NONE, Scope::and),
+        };
         let at = |path: &Path| {
             let path = path.to_owned();
             move |error| (path, error)
@@ -326,10 +341,13 @@ pub fn enclose() -> io::Result<()> {
     }
 }
 
-/// What results say of the fence.
+/// What results say of the fence. `shared`: see [`Fence::shared`].
 #[must_use]
-pub fn described() -> String {
-    describe(abi())
+pub fn described(shared: bool) -> String {
+    match abi() {
+        Some(abi) if shared && is_used(abi) => format!("landlock: write allowlist (ABI {abi})"),
+        abi => describe(abi),
+    }
 }
 
 fn describe(abi: Option<u32>) -> String {
@@ -359,6 +377,7 @@ mod tests {
             abi,
             writable: Vec::new(),
             readable: None,
+            shared: false,
         };
         assert_eq!(fence(2).known(DECIDED).count(), 11);
         assert_eq!(fence(7).known(DECIDED).count(), DECIDED.len());

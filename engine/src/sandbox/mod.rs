@@ -12,6 +12,7 @@ mod mask;
 pub mod numbers;
 pub mod plan;
 pub mod probe;
+pub mod resident;
 pub mod rootfs;
 pub mod seccomp;
 pub mod skeleton;

@@ -82,6 +82,7 @@ pub enum Step {
     WorkingDirectory,
     CloneChild,
     // child
+    EnterCgroup,
     NewSession,
     StandardStreams,
     Umask,
@@ -217,6 +218,7 @@ pub const SKELETON: &[Step] = &[
 
 /// What the code's process does between clone and execve.
 pub const CHILD: &[Step] = &[
+    Step::EnterCgroup,
     Step::NewSession,
     Step::StandardStreams,
     Step::Umask,
@@ -595,6 +597,10 @@ impl Step {
             Self::ResourceLimits => (
                 "resource-limits",
                 "no core files, 4096 descriptors, and where no cgroup counts them the tasks",
+            ),
+            Self::EnterCgroup => (
+                "enter-cgroup",
+                "in a resident: the step's own cgroup, by which all that it starts can be ended and nothing else",
             ),
             Self::Affinity => (
                 "affinity",

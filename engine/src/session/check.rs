@@ -169,7 +169,7 @@ pub(super) fn isolation(mode: Mode, spec: &SandboxSpec) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    layers.push(landlock::described());
+    layers.push(landlock::described(spec.resident));
     let kept: Vec<_> = spec.kept.names().collect();
     layers.push(if kept.is_empty() {
         "capabilities: none".to_owned()

@@ -15,10 +15,11 @@ impl Engine {
     /// Stops the steps, and removes what the session owns. A session that is gone already is
     /// [`SessionError::NoSession`].
     pub async fn close_session(&self, id: &str) -> Result<(), SessionError> {
+        let id = self.look_up(id)?.id.clone();
         let session = self
             .sessions_table()
-            .remove(id)
-            .ok_or_else(|| SessionError::NoSession(id.to_owned()))?;
+            .remove(&id)
+            .ok_or(SessionError::NoSession(id))?;
         // Closing goes on when the caller hangs up.
         let engine = self.clone();
         let closing = tokio::spawn(async move { engine.end(&session).await });

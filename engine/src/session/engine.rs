@@ -30,6 +30,7 @@ pub(super) struct Inner {
     pub(super) volumes: Arc<Volumes>,
     pub(super) interpreter: tokio::sync::OnceCell<Option<Interpreter>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+    pub(super) names: super::names::Names,
     pub(super) steps_done: AtomicU64,
     pub(super) turn: AtomicU64,
 }
@@ -72,6 +73,7 @@ impl Engine {
                 bytecode,
                 interpreter: tokio::sync::OnceCell::new(),
                 sessions: Mutex::default(),
+                names: super::names::Names::default(),
                 steps_done: AtomicU64::new(0),
                 turn: AtomicU64::new(0),
             }),
@@ -113,9 +115,25 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The session of this id or name, which is used by that.
     pub(super) fn find(&self, id: &str) -> Result<Arc<Session>, SessionError> {
-        self.sessions_table()
+        let session = self.look_up(id)?;
+        session.touch();
+        Ok(session)
+    }
+
+    /// The same, and nothing is used.
+    pub(super) fn look_up(&self, id: &str) -> Result<Arc<Session>, SessionError> {
+        let table = self.sessions_table();
+        let named = || {
+            let name = Some(id);
+            table
+                .values()
+                .find(|session| session.spec.name.as_deref() == name)
+        };
+        table
             .get(id)
+            .or_else(named)
             .map(Arc::clone)
             .ok_or_else(|| SessionError::NoSession(id.to_owned()))
     }
@@ -159,7 +177,7 @@ impl Engine {
     }
 
     pub fn session(&self, id: &str) -> Result<SessionView, SessionError> {
-        Ok(self.find(id)?.view())
+        Ok(self.look_up(id)?.view())
     }
 
     #[must_use]

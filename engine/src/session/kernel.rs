@@ -73,6 +73,13 @@ impl Kernels {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether one of them has not ended.
+    pub(super) fn any_lives(&self) -> bool {
+        self.table()
+            .values()
+            .any(|kernel| !kernel.life().has_ended())
+    }
+
     fn room(&self) -> Result<(), SessionError> {
         full(self.table().len())
     }

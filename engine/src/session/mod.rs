@@ -15,11 +15,13 @@ mod file;
 mod interpreter;
 mod kept;
 mod kernel;
+mod names;
 mod open;
 mod owners;
 mod place;
 mod quota;
 mod record;
+mod resident;
 mod runtime_dir;
 mod searcher;
 mod slots;
@@ -32,7 +34,7 @@ mod watched;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 pub use engine::Engine;
 pub use error::SessionError;
@@ -61,6 +63,12 @@ pub struct SessionView {
     pub image_digest: String,
     pub limits: Vec<AppliedLimit>,
     pub isolation: Vec<String>,
+    pub timeout: Duration,
+    pub resident: bool,
+    /// How long it may be idle; none: as long as the engine lives.
+    pub ttl: Option<Duration>,
+    /// How long it is by now; none: something runs.
+    pub idle: Option<Duration>,
 }
 
 /// Live counts of an engine.

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::Engine;
 use super::environment::{self, CACHE, WORKSPACE};
 use super::equipment::SLOTS;
+use super::names::attached;
 use super::place::{Seen, keep_quota};
 use super::quota::{self, Quota};
 use super::record::{Parts, Session};
@@ -34,7 +35,23 @@ use crate::workspace::source::create_workspace;
 const CACHE_PARTS: &[&str] = &["cargo", "go-build", "matplotlib", "npm", "pip"];
 
 impl Engine {
-    pub async fn create_session(&self, spec: SandboxSpec) -> Result<SessionView, SessionError> {
+    /// Makes a session; where one of its name lives and `attach` says so, that one is meant. With it whether it lived.
+    pub async fn create_session(
+        &self,
+        spec: SandboxSpec,
+        attach: bool,
+    ) -> Result<(SessionView, bool), SessionError> {
+        let Some(name) = spec.name.clone() else {
+            return Ok((self.make_session(spec).await?, false));
+        };
+        let _alone = self.inner.names.turn(&name).await;
+        match self.named(&name) {
+            Some(session) => Ok((attached(&session, &spec, attach)?, true)),
+            None => Ok((self.make_session(spec).await?, false)),
+        }
+    }
+
+    async fn make_session(&self, spec: SandboxSpec) -> Result<SessionView, SessionError> {
         let session = Arc::new(match self.take_ahead(&spec) {
             Some(session) => session,
             None => self.open(spec).await?,
@@ -43,6 +60,7 @@ impl Engine {
         self.sessions_table()
             .insert(session.id.clone(), Arc::clone(&session));
         self.follow(&session);
+        self.close_when_idle(&session);
         Ok(view)
     }
 
@@ -147,6 +165,8 @@ impl Engine {
             },
             warm: match alone {
                 true => None,
+                // What stays is entered by programs.
+                false if spec.resident => None,
                 false => Warm::new(self.inner.templates.clone(), &spec, (realm.0, &id), &root),
             },
             root,
@@ -289,7 +309,8 @@ fn kept(spec: &SandboxSpec) -> usize {
         .prewarm
         .and_then(|count| usize::try_from(count).ok())
         .filter(|count| *count > 0);
-    asked.unwrap_or(KEPT)
+    // Beside the one that stays, one that takes its place.
+    asked.unwrap_or(if spec.resident { 1 } else { KEPT })
 }
 
 fn root_spec(spec: &SandboxSpec, interpreter: Option<Interpreter>) -> RootSpec {
@@ -361,8 +382,11 @@ fn skeleton_spec(
         profile: spec.profile,
         // A step may have a limit where its session has none.
         watched: cgroups.mechanism(Resource::Memory, None) == EnforcedBy::Watchdog,
-        joinable: interpreter.is_some() && spec.prewarm != Some(0),
-        fence: Fence::around(places(spec, interpreter, given)),
+        joinable: interpreter.is_some() && spec.prewarm != Some(0) && !spec.resident,
+        fence: Fence::around(places(spec, interpreter, given)).map(|fence| match spec.resident {
+            true => fence.shared(),
+            false => fence,
+        }),
         alone: None,
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +43,9 @@ pub(super) struct Session {
     pub(super) image_digest: String,
     pub(super) kept: Kept,
     pub(super) kernels: Kernels,
+    pub(super) resident: super::resident::Place,
+    /// When it was last called, or a step of it ended.
+    used: Mutex<Instant>,
     /// The keeper's snapshot from the end of the last step.
     snapshot: Mutex<Option<u64>>,
     /// A file request has written since.
@@ -123,6 +126,8 @@ impl Session {
             image_digest,
             kept: Kept::default(),
             kernels: Kernels::default(),
+            resident: super::resident::Place::default(),
+            used: Mutex::new(Instant::now()),
             snapshot: Mutex::new(None),
             touched: AtomicBool::new(false),
             closing,
@@ -180,7 +185,27 @@ impl Session {
             image_digest: self.image_digest.clone(),
             limits: self.limits.clone(),
             isolation: self.isolation.clone(),
+            timeout: self.spec.timeout,
+            resident: self.spec.resident,
+            ttl: self.spec.ttl,
+            idle: self.idle_for(),
         }
+    }
+
+    /// Somebody uses it.
+    pub(super) fn touch(&self) {
+        if self.spec.ttl.is_some() {
+            *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+    }
+
+    /// How long nothing has used it. None: something does.
+    pub(super) fn idle_for(&self) -> Option<Duration> {
+        if self.steps_running() > 0 || self.kernels.any_lives() {
+            return None;
+        }
+        let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(used.elapsed())
     }
 
     /// Takes the snapshot that a step may count its changes from.
@@ -299,6 +324,7 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
+        self.session.touch();
         self.session.done.fetch_add(1, Ordering::Relaxed);
         if self.session.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.session.idle.notify_waiters();

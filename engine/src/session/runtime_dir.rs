@@ -43,6 +43,8 @@ pub struct RuntimeDir {
     /// What dead engines left.
     stale: Vec<PathBuf>,
     _lock: File,
+    /// On `scratch` itself: an engine that was given another place for its state knows this one by it.
+    _scratch_lock: File,
 }
 
 impl RuntimeDir {
@@ -80,6 +82,16 @@ impl RuntimeDir {
             }
         })?;
         make_directory(&scratch)?;
+        let failed = |source| RuntimeDirError::Io {
+            path: scratch.clone(),
+            source,
+        };
+        let scratch_lock = File::open(&scratch).map_err(failed)?;
+        flock(
+            scratch_lock.as_fd(),
+            FlockOperation::NonBlockingLockExclusive,
+        )
+        .map_err(|errno| failed(errno.into()))?;
         Ok(Self {
             id,
             state,
@@ -87,6 +99,7 @@ impl RuntimeDir {
             scratch_in_memory,
             stale,
             _lock: lock,
+            _scratch_lock: scratch_lock,
         })
     }
 
@@ -118,7 +131,7 @@ impl RuntimeDir {
             return;
         };
         for id in names(base, "data-") {
-            if self.is_dead(&id) {
+            if self.is_dead(&id) && !is_held(&base.join(format!("data-{id}"))) {
                 give_back_all(&base.join(format!("data-{id}")), Mode::Root);
             }
         }
@@ -194,6 +207,12 @@ fn is_locked(state: &Path) -> bool {
         .is_ok_and(|lock| flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
+/// Whether an engine that lives has this directory for its data.
+fn is_held(data: &Path) -> bool {
+    File::open(data)
+        .is_ok_and(|data| flock(data.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
 /// The engines with a directory in `base`.
 fn names(base: &Path, prefix: &str) -> Vec<String> {
     fs::read_dir(base)
@@ -218,8 +237,11 @@ fn stale(state_base: &Path, scratch_base: &Path) -> Vec<PathBuf> {
     }
     for id in names(scratch_base, "data-") {
         let state = state_base.join(format!("engine-{id}"));
-        if !state.exists() || stale.contains(&state) {
-            stale.push(scratch_base.join(format!("data-{id}")));
+        let data = scratch_base.join(format!("data-{id}"));
+        // One whose state is elsewhere is a moment away from its lock.
+        let abandoned = stale.contains(&state) || (!state.exists() && is_old(&data));
+        if abandoned && !is_held(&data) {
+            stale.push(data);
         }
     }
     stale
@@ -227,8 +249,11 @@ fn stale(state_base: &Path, scratch_base: &Path) -> Vec<PathBuf> {
 
 /// An engine that has made its directory and not yet its lock is a second away from it.
 fn is_settled(state: &Path) -> bool {
-    state.join("lock").exists()
-        || fs::metadata(state)
-            .and_then(|metadata| metadata.modified())
-            .is_ok_and(|made| made.elapsed().is_ok_and(|age| age.as_secs() > 60))
+    state.join("lock").exists() || is_old(state)
+}
+
+fn is_old(path: &Path) -> bool {
+    fs::metadata(path)
+        .and_then(|metadata| metadata.modified())
+        .is_ok_and(|made| made.elapsed().is_ok_and(|age| age.as_secs() > 60))
 }

@@ -89,6 +89,9 @@ impl Run<'_> {
         cancel: CancellationToken,
     ) -> Result<StepResult, SessionError> {
         let running = self.session.begin_step();
+        if self.session.spec.resident {
+            return self.run_in_resident(running, step, events, cancel).await;
+        }
         let kind = self.kind(&step);
         self.engine.inner.ahead.note(kind);
         let lease = tokio::select! {
@@ -176,8 +179,8 @@ impl Run<'_> {
         if !self.session.spec.track_files {
             return Ok(None);
         }
-        // In a workspace of the caller's, others write too.
-        let given = self.session.given_workspace();
+        // In a workspace of the caller's others write too, and in a resident what earlier steps left running.
+        let given = self.session.given_workspace() || self.session.spec.resident;
         let touched = self.session.touched.swap(false, Ordering::AcqRel);
         match self.session.take_snapshot() {
             Some(last) if !given && !touched => Ok(Some(last)),
@@ -520,7 +523,11 @@ fn shows(program: &Program, environment: &[(String, String)]) -> bool {
 }
 
 /// The arguments, and for source code its file.
-fn program(program: Program, session: &Session, directory: &Path) -> (Vec<Vec<u8>>, Option<Code>) {
+pub(super) fn program(
+    program: Program,
+    session: &Session,
+    directory: &Path,
+) -> (Vec<Vec<u8>>, Option<Code>) {
     match program {
         Program::Argv(arguments) => (arguments, None),
         Program::Code {

@@ -11,7 +11,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
     let plain = [
         ("setup", request.setup.is_some()),
         ("egress_allow", request.egress_allow.is_some()),
-        ("resident", request.resident == Some(true)),
         ("setup_network", request.setup_network.is_some()),
         ("packages", !request.packages.is_empty()),
         ("npm_packages", !request.npm_packages.is_empty()),
@@ -83,13 +82,6 @@ mod tests {
                 "egress_allow",
                 SpecRequest {
                     egress_allow: Some(vec![]),
-                    ..base()
-                },
-            ),
-            (
-                "resident",
-                SpecRequest {
-                    resident: Some(true),
                     ..base()
                 },
             ),

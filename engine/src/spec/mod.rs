@@ -95,6 +95,10 @@ pub struct SandboxSpec {
     pub preload: Vec<String>,
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
+    /// Its steps share one sandbox, which stays.
+    pub resident: bool,
+    /// How long it may be idle; none: as long as the engine lives.
+    pub ttl: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -165,6 +169,73 @@ pub enum Profile {
 pub const DEPS: &str = "/opt/stepbox/deps";
 
 impl SandboxSpec {
+    /// The options in which this posture and another one differ, as callers write them. Labels are no posture.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            image,
+            interpreter,
+            workspace,
+            limits,
+            quota,
+            devices,
+            timeout,
+            network,
+            mounts,
+            tmpfs,
+            env,
+            max_output,
+            enforce_limits,
+            profile,
+            isolation,
+            user,
+            kept,
+            track_files,
+            file_diffs,
+            protect,
+            prewarm,
+            preload,
+            name,
+            labels: _,
+            resident,
+            ttl,
+        } = self;
+        let fields = [
+            ("image", *image != other.image),
+            ("interpreter", *interpreter != other.interpreter),
+            ("workspace", *workspace != other.workspace),
+            ("memory_mb", limits.memory != other.limits.memory),
+            ("pids", limits.pids != other.limits.pids),
+            ("cpus", limits.cpu != other.limits.cpu),
+            ("workspace_max_bytes", quota.bytes != other.quota.bytes),
+            ("workspace_max_files", quota.files != other.quota.files),
+            ("devices", *devices != other.devices),
+            ("timeout_s", *timeout != other.timeout),
+            ("network", *network != other.network),
+            ("mounts", *mounts != other.mounts),
+            ("tmpfs", *tmpfs != other.tmpfs),
+            ("env", *env != other.env),
+            ("max_output_bytes", *max_output != other.max_output),
+            ("enforce_limits", *enforce_limits != other.enforce_limits),
+            ("security_profile", *profile != other.profile),
+            ("isolation_mode", *isolation != other.isolation),
+            ("user", *user != other.user),
+            ("cap_drop", *kept != other.kept),
+            ("track_files", *track_files != other.track_files),
+            ("file_diffs", *file_diffs != other.file_diffs),
+            ("protect", *protect != other.protect),
+            ("prewarm", *prewarm != other.prewarm),
+            ("preload", *preload != other.preload),
+            ("name", *name != other.name),
+            ("resident", *resident != other.resident),
+            ("ttl_s", *ttl != other.ttl),
+        ];
+        fields
+            .into_iter()
+            .filter_map(|(name, differs)| differs.then_some(name))
+            .collect()
+    }
+
     /// The packages that the caller made for the session.
     #[must_use]
     pub fn deps(&self) -> Option<&Mount> {

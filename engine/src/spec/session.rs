@@ -29,6 +29,8 @@ const PIDS_LEAST: u64 = 2;
 const PIDS_MOST: u64 = 4_194_304;
 const CPUS_MOST: f64 = 8192.0;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// Of sessions that outlive their client.
+const TTL_DEFAULT: Duration = Duration::from_secs(3600);
 /// A week: past it a limit is a mistake of units.
 const TIMEOUT_MOST_S: f64 = 604_800.0;
 const OUTPUT_DEFAULT: u64 = 64 << 20;
@@ -57,12 +59,21 @@ pub fn parse_spec(
         None => Some(TIMEOUT_DEFAULT),
         Some(seconds) => violations.take("timeout_s", parse_timeout(seconds)),
     };
-    if let Some(ttl) = request.ttl_s
-        && !(ttl.is_finite() && ttl > 0.0)
+    let resident = request.resident == Some(true);
+    // Nobody else would end what outlives its client.
+    let outlives = resident || request.name.is_some();
+    let mut ttl = outlives.then_some(TTL_DEFAULT);
+    if let Some(seconds) = request.ttl_s {
+        ttl = Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|ttl| !ttl.is_zero());
+    }
+    if let Some(seconds) = request.ttl_s
+        && ttl.is_none()
     {
         violations.add(
             "ttl_s",
-            format!("{ttl} is not a time; write seconds above 0, such as 3600"),
+            format!("{seconds} is not a time; write seconds above 0, such as 3600"),
         );
     }
     let max_output = request.max_output_bytes.unwrap_or(OUTPUT_DEFAULT);
@@ -140,6 +151,8 @@ pub fn parse_spec(
             preload,
             name,
             labels: request.labels,
+            resident,
+            ttl,
         }),
         _ => Err(violations.into_vec()),
     }
@@ -177,6 +190,7 @@ fn check_reduced(request: &SpecRequest, violations: &mut Violations) {
             request.prewarm.is_some_and(|prewarm| prewarm > 0),
         ),
         ("devices", !request.devices.is_empty()),
+        ("resident", request.resident == Some(true)),
         ("host_packages", !request.host_packages.is_empty()),
     ];
     for (field, _) in asked.into_iter().filter(|(_, asked)| *asked) {

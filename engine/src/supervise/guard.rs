@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::listener::{Attempt, Listener};
 use super::watchdog::{Peak, Watchdog};
-use crate::outcome::{Evidence, ExecFailure, StartupFailure};
+use crate::outcome::{Evidence, ExecFailure, Notification, StartupFailure};
 use crate::pool::{Skeleton, Slot};
 use crate::sandbox::cgroup::OomWatch;
 use crate::sandbox::plan::StepError;
@@ -118,7 +118,7 @@ impl<'a> Guard<'a> {
                 None => break,
                 Some(Attempt::Withdrawn) => {}
                 Some(Attempt::Refused) => self.denied += 1,
-                Some(Attempt::Escape(escape)) => {
+                Some(Attempt::Escape(escape, _)) => {
                     self.evidence.notification = Some(escape);
                     self.kill();
                     break;
@@ -128,6 +128,21 @@ impl<'a> Guard<'a> {
         if !open {
             self.listener = None;
         }
+    }
+
+    /// Answers calls that wait for it, and gives those that were tries to break out, each with the number of its thread
+    /// as the engine knows it: in a sandbox of several steps it may be the end of one of them only.
+    pub(crate) fn attempts(&mut self) -> Vec<(Notification, u32)> {
+        let mut escapes = Vec::new();
+        for _ in 0..ANSWERS_AT_ONCE {
+            match self.listener.as_ref().and_then(Listener::answer) {
+                None => break,
+                Some(Attempt::Withdrawn) => {}
+                Some(Attempt::Refused) => self.denied += 1,
+                Some(Attempt::Escape(escape, pid)) => escapes.push((escape, pid)),
+            }
+        }
+        escapes
     }
 
     /// Ends the sandbox if the kernel counts a kill for memory in it.

@@ -27,7 +27,8 @@ pub(super) enum Attempt {
     /// It was gone, or a signal took it out of the call, before it had an answer.
     Withdrawn,
     /// The call is on the kill list. Its process stays stopped in the kernel: the sandbox ends with it there.
-    Escape(Notification),
+    /// With the process's number as the engine knows it.
+    Escape(Notification, u32),
 }
 
 impl Listener {
@@ -56,7 +57,7 @@ impl Listener {
         });
         let call = taken.ok()?;
         let Some(errno) = seccomp::refusal(call.arch, call.nr, &call.args) else {
-            return Some(Attempt::Escape(escape(&call)));
+            return Some(Attempt::Escape(escape(&call), call.pid));
         };
         match sys::seccomp::reply_errno(self.0.as_fd(), call.id, errno) {
             Ok(true) => Some(Attempt::Refused),

@@ -10,6 +10,7 @@ pub mod fuzz;
 mod guard;
 pub(crate) mod interpreter;
 mod listener;
+mod resident;
 mod results;
 mod step;
 mod stream;
@@ -18,6 +19,10 @@ mod watchdog;
 pub use alarm::Alarm;
 pub(crate) use alarm::rings;
 pub(crate) use guard::{Guard, OomBell, bite, ended};
+pub use resident::{
+    Commands as ResidentCommands, End as ResidentEnd, Orders as ResidentOrders, Resident,
+    live as live_resident, resident,
+};
 pub use results::Results;
 pub use step::{Observed, Orders, watch};
 pub use stream::Events;

@@ -139,7 +139,10 @@ fn go(request: Request) -> io::Result<(ToInit, Option<OwnedFd>)> {
 }
 
 /// Writes the step's input; the pipe closes behind it. A reader that is gone ends it.
-fn feed(pipe: OwnedFd, bytes: Vec<u8>) -> io::Result<Option<tokio::task::JoinHandle<()>>> {
+pub(super) fn feed(
+    pipe: OwnedFd,
+    bytes: Vec<u8>,
+) -> io::Result<Option<tokio::task::JoinHandle<()>>> {
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -271,11 +274,12 @@ impl Watch<'_> {
 
     fn hear(&mut self, message: FromInit) {
         match message {
-            // The last is a kernel's.
+            // The last two are a kernel's and a resident's.
             FromInit::Windows
             | FromInit::Joinable
             | FromInit::Ready
-            | FromInit::Answered { .. } => {}
+            | FromInit::Answered { .. }
+            | FromInit::Step { .. } => {}
             FromInit::Started => self.started(),
             FromInit::Failed(error) => self.guard.not_started(&error),
             FromInit::ExecFailed { errno, looked_in } => {

@@ -57,6 +57,13 @@ impl Listeners {
         }
     }
 
+    /// As they were given, where nothing was told.
+    pub(crate) fn give_back(&mut self) -> Option<Events> {
+        let paced = self.paced;
+        let sender = self.events.take();
+        sender.map(|sender| Events { sender, paced })
+    }
+
     /// Waits until there is room for an event, or nobody listens any more.
     pub(crate) async fn room(&self) {
         match &self.events {
@@ -145,6 +152,11 @@ impl Stream {
         };
         self.take(&pipe, buffer, listeners);
         self.pipe = Some(pipe);
+    }
+
+    /// The pipe, if somebody may still write to it.
+    pub(crate) fn take_pipe(&mut self) -> Option<Receiver> {
+        self.pipe.take()
     }
 
     /// Ends what was kept so far, and begins anew.

@@ -32,7 +32,15 @@ fn the_plan_is_the_one_that_was_reviewed() {
 #[test]
 fn the_help_of_every_command_is_the_one_that_was_reviewed() {
     compare("help.txt", &["--help"]);
-    for command in ["serve", "run", "doctor", "plan", "files", "completions"] {
+    for command in [
+        "serve",
+        "run",
+        "doctor",
+        "plan",
+        "files",
+        "completions",
+        "session",
+    ] {
         compare(&format!("help-{command}.txt"), &[command, "--help"]);
     }
     compare("version.txt", &["--version"]);

@@ -190,6 +190,10 @@ fn view(id: &str) -> SessionView {
         image_digest: String::new(),
         limits: limits(),
         isolation: vec![],
+        timeout: std::time::Duration::from_secs(30),
+        resident: false,
+        ttl: None,
+        idle: None,
     }
 }
 
@@ -261,11 +265,15 @@ impl Backend for Fake {
     fn check(&self, _spec: &SandboxSpec) -> Result<(Vec<AppliedLimit>, Vec<String>), SessionError> {
         Ok((limits(), vec!["none".into()]))
     }
-    async fn create_session(&self, _spec: SandboxSpec) -> Result<SessionView, SessionError> {
+    async fn create_session(
+        &self,
+        _spec: SandboxSpec,
+        _attach: bool,
+    ) -> Result<(SessionView, bool), SessionError> {
         let mut table = self.table();
         let id = format!("s{}", table.sessions.len() + 1);
         table.sessions.insert(id.clone());
-        Ok(view(&id))
+        Ok((view(&id), false))
     }
     async fn close_session(&self, id: &str) -> Result<(), SessionError> {
         self.known(id)?;

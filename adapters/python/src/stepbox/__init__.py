@@ -26,14 +26,15 @@ from stepbox._results import (
     Limit,
     RichResult,
     SandboxFault,
+    SessionInfo,
     Usage,
 )
 from stepbox._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from stepbox._async_sandbox import AsyncSandbox
+    from stepbox._async_sandbox import AsyncSandbox, sessions_async
     from stepbox._kernel import AsyncKernel, Kernel
-    from stepbox._sandbox import Sandbox, run_code
+    from stepbox._sandbox import Sandbox, run_code, sessions
 
 __all__ = [
     "AsyncKernel",
@@ -52,10 +53,13 @@ __all__ = [
     "Sandbox",
     "SandboxError",
     "SandboxFault",
+    "SessionInfo",
     "SessionLost",
     "StepboxError",
     "Usage",
     "run_code",
+    "sessions",
+    "sessions_async",
 ]
 
 # gRPC takes longer to import than all the rest together: it waits for the first use of a name that needs it.
@@ -65,6 +69,8 @@ _LATE = {
     "Kernel": "_kernel",
     "Sandbox": "_sandbox",
     "run_code": "_sandbox",
+    "sessions": "_sandbox",
+    "sessions_async": "_async_sandbox",
 }
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepbox import _cells as cells
 from stepbox import _operations as operations
 from stepbox import _options
 from stepbox import _search as search
+from stepbox._engine import find_engines
 from stepbox._errors import SessionLost
 from stepbox._kernel import AsyncKernel
-from stepbox._session import Lease
+from stepbox._session import Lease, leases_to_find_by
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from stepbox._calls import Operation
     from stepbox._options import SandboxOptions
-    from stepbox._results import Edit, ExecutionResult, FileStat, GrepMatches, Limit
+    from stepbox._results import Edit, ExecutionResult, FileStat, GrepMatches, Limit, SessionInfo
     from stepbox._session import Session
     from stepbox._shapes import HostPath
 
@@ -65,16 +66,52 @@ class AsyncSandbox:
         engine = await asyncio.to_thread(self._lease.engine)
         facts = await engine.adrive(operations.create_session(self._options, same_host=engine.same_host))
         if self._lease.is_open():  # another task was faster
-            await engine.adrive(operations.close_session(facts))
+            if not facts.outlives:
+                await engine.adrive(operations.close_session(facts))
         else:
             self._lease.hold(facts)
         return self
 
+    @classmethod
+    async def attach(cls, id_or_name: str) -> Self:
+        """A session that lives already, whoever made it, open.
+
+        Raises:
+            SessionLost: There is none of this id or name, or no engine that could have it.
+            EngineError: The engine could not be reached.
+        """
+        for lease in await asyncio.to_thread(leases_to_find_by):
+            try:
+                engine = await asyncio.to_thread(lease.engine)
+                facts = await engine.adrive(operations.find_session(id_or_name))
+            except SessionLost:
+                lease.release()
+            except BaseException:
+                lease.release()
+                raise
+            else:
+                lease.hold(facts)
+                found = cls.__new__(cls)
+                found._options, found._lease = {}, lease
+                return found
+        raise operations.no_such_session(id_or_name)
+
     async def close(self) -> None:
-        """Stops the steps that run, and removes the session and what it owns. A given workspace stays."""
+        """Stops the steps that run, and removes the session and what it owns. A given workspace stays.
+
+        A session that has a name, or that was attached to, is only let go of: it lives on until it has been idle for
+        its `ttl_s`, or until `destroy()`.
+        """
+        await self._end(destroy=False)
+
+    async def destroy(self) -> None:
+        """The same as `close()`, and removes the session whoever made it and whoever else uses it."""
+        await self._end(destroy=True)
+
+    async def _end(self, *, destroy: bool) -> None:
         session = self._lease.give_up()
         try:
-            if session is not None:
+            if session is not None and (destroy or not session.outlives):
                 await session.engine.adrive(operations.close_session(session), session)
         except SessionLost:
             pass  # what was to be closed is gone
@@ -102,8 +139,17 @@ class AsyncSandbox:
         return session.id if session is not None else None
 
     @property
+    def attached(self) -> bool:
+        """Whether the session lived before this object opened it."""
+        session = self._lease.session
+        return session is not None and session.attached
+
+    @property
     def workspace(self) -> str | None:
         """The host path of a given workspace, or None for a private one."""
+        session = self._lease.session
+        if session is not None:
+            return session.workspace
         return _options.workspace_path(self._options)
 
     @property
@@ -311,6 +357,17 @@ class AsyncSandbox:
     async def _drive(self, operation: Callable[[Session], Operation[_T]]) -> _T:
         session = self._lease.require()
         return await session.engine.adrive(operation(session), session)
+
+
+async def sessions_async() -> list[SessionInfo]:
+    """`sessions()` for asyncio."""
+    found = []
+    for engine in await asyncio.to_thread(find_engines, os.environ):
+        try:
+            found += await engine.adrive(operations.list_sessions())
+        finally:
+            await asyncio.to_thread(engine.stop)
+    return found
 
 
 AsyncSandbox.__signature__ = _options.SIGNATURE  # type: ignore[attr-defined]  # what `inspect` looks for

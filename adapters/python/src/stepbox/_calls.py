@@ -36,6 +36,8 @@ class Method(Generic[Request, Reply]):
 
 CHECK_SPEC = Method("CheckSpec", pb.CheckSpecRequest, pb.CheckSpecResponse)
 CREATE_SESSION = Method("CreateSession", pb.CreateSessionRequest, pb.CreateSessionResponse)
+GET_SESSION = Method("GetSession", pb.GetSessionRequest, pb.GetSessionResponse)
+LIST_SESSIONS = Method("ListSessions", pb.ListSessionsRequest, pb.ListSessionsResponse)
 CLOSE_SESSION = Method("CloseSession", pb.CloseSessionRequest, pb.CloseSessionResponse)
 RUN_CODE = Method("RunCode", pb.RunCodeRequest, pb.RunCodeResponse)
 RUN = Method("Run", pb.RunRequest, pb.RunResponse)

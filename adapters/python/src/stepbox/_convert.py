@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 from stepbox._pb import sandbox_pb2 as pb
-from stepbox._results import ExecutionResult, FileChange, FileStat, Limit, RichResult, SandboxFault, Usage
+from stepbox._results import ExecutionResult, FileChange, FileStat, Limit, RichResult, SandboxFault, SessionInfo, Usage
 from stepbox._shapes import decoded_path
 
 
@@ -49,6 +50,22 @@ def result(message: pb.StepResult, stdout: bytes, stderr: bytes, files: Iterable
         stderr_total_bytes=message.stderr.total_bytes,
         stdout_head_bytes=message.stdout.head_bytes,
         stderr_head_bytes=message.stderr.head_bytes,
+    )
+
+
+def session_info(message: pb.Session) -> SessionInfo:
+    """What a list tells of a session."""
+    return SessionInfo(
+        id=message.session_id,
+        name=message.name or None,
+        labels=dict(message.labels),
+        resident=message.resident,
+        workspace=os.fsdecode(message.workspace) or None,
+        steps_running=message.steps_running_count,
+        steps_done=message.steps_done_count,
+        created_s=message.created_unix_ms / 1000,
+        ttl_s=message.ttl_ms / 1000 if message.HasField("ttl_ms") else None,
+        idle_s=message.idle_ms / 1000 if message.HasField("idle_ms") else None,
     )
 
 

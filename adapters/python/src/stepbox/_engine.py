@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import grpc
 
 from stepbox import _calls as calls
-from stepbox import _discovery, _launch
+from stepbox import _discovery, _launch, _standing
 from stepbox._calls import Call, Operation, Unary
 from stepbox._errors import EngineError, SessionLost, StepboxError
 from stepbox._pb import sandbox_pb2 as pb
@@ -34,9 +34,10 @@ _DEATH_S = 1.0
 class Engine:
     """One engine, started by this process or attached to."""
 
-    def __init__(self, address: Address, process: EngineProcess | None) -> None:
+    def __init__(self, address: Address, process: EngineProcess | None, *, standing: bool = False) -> None:
         self.address = address
         self.process = process
+        self.standing = standing
         self.owner_pid = os.getpid()
         token = _read_token(address)
         self._sync = SyncTransport(address.target, token)
@@ -51,8 +52,12 @@ class Engine:
         return self.address.is_unix
 
     def has_ended(self, *, within_s: float = 0.0) -> bool:
-        """Whether the engine is known to be gone. Of one that was attached to, nothing is known."""
-        return self._stopped or (self.process is not None and self.process.has_ended(within_s=within_s))
+        """Whether the engine is known to be gone. Of one that `STEPBOX_ADDRESS` names, nothing is known."""
+        if self._stopped:
+            return True
+        if self.standing:
+            return not _standing.listens(self.address)
+        return self.process is not None and self.process.has_ended(within_s=within_s)
 
     def stop(self) -> None:
         """Lets go of the engine. One that this process started is ended; on another, what was left open is closed."""
@@ -120,13 +125,18 @@ class Engine:
             if not self._stopped:
                 raise
             error = EngineError(str(failed), code="UNAVAILABLE")
-        if _may_be_death(error) and self.process is not None:
+        if _may_be_death(error) and (self.process is not None or self.standing):
             await asyncio.to_thread(self.has_ended, within_s=_DEATH_S)
         raise self._explained(error, session) from None
 
     def _explained(self, error: StepboxError, session: Session | None) -> StepboxError:
         """The error in terms of what became of the engine and the session."""
-        if self.process is None and isinstance(error, EngineError) and error.code == "UNAVAILABLE":
+        if (
+            self.process is None
+            and not self.standing
+            and isinstance(error, EngineError)
+            and error.code == "UNAVAILABLE"
+        ):
             return EngineError(f"the engine at {self.address.target}: {error}", code=error.code)
         if isinstance(error, SessionLost) and session is not None:
             return session.lost(str(error), workspace_removed=True)
@@ -143,11 +153,13 @@ def _may_be_death(error: StepboxError) -> bool:
     return isinstance(error, EngineError) and error.code in ("UNAVAILABLE", "INTERNAL", "UNKNOWN", "CANCELLED")
 
 
-def start_engine(environment: Mapping[str, str], *, isolation: str = "full") -> Engine:
-    """The engine that the environment names, or a new one, whose sandboxes are isolated in that way."""
+def start_engine(environment: Mapping[str, str], *, isolation: str = "full", standing: bool = False) -> Engine:
+    """The engine that the environment names, or else the user's standing one or a new one of this process's own."""
     address = _discovery.find_address(environment)
     if address is not None:
         return _attach(address)
+    if standing:
+        return _attach(_standing.join(environment, isolation), standing=True)
     process, ready = _launch.launch(_discovery.find_binary(environment), environment, isolation=isolation)
     try:
         return Engine(ready.address, process)
@@ -156,11 +168,21 @@ def start_engine(environment: Mapping[str, str], *, isolation: str = "full") -> 
         raise
 
 
-def _attach(address: Address) -> Engine:
-    engine = Engine(address, None)
+def find_engines(environment: Mapping[str, str]) -> list[Engine]:
+    """The engines that hold what outlives a process: the one that the environment names, or the standing ones."""
+    address = _discovery.find_address(environment)
+    if address is not None:
+        return [_attach(address)]
+    found = (_standing.find(environment, kind) for kind in _standing.KINDS)
+    return [_attach(address, standing=True) for address in found if address is not None]
+
+
+def _attach(address: Address, *, standing: bool = False) -> Engine:
+    engine = Engine(address, None, standing=standing)
     try:
         info = engine.drive(_version())
-        _launch.check_version(info, f"the engine at {address.target}")
+        name = "the standing engine" if standing else "the engine"
+        _launch.check_version(info, f"{name} at {address.target}")
     except BaseException:
         engine.stop()
         raise

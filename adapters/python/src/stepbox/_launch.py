@@ -186,6 +186,11 @@ def _with_words(message: str, process: EngineProcess) -> str:
     return f"{message}: {words}" if words else message
 
 
+def first_line(stdout: IO[bytes]) -> bytes | None:
+    """What an engine says when it serves; empty when it ended before that, None when it took too long."""
+    return _first_line(stdout, time.monotonic() + READY_S)
+
+
 def _first_line(stdout: IO[bytes] | None, deadline: float) -> bytes | None:
     """The first line; empty when the pipe ended before one, None when the time did."""
     if stdout is None:

@@ -14,7 +14,7 @@ from stepbox import _convert, _options, _shapes
 from stepbox._calls import Operation, Pull, Push, Unary
 from stepbox._errors import EngineError, MountRefused, SandboxError, SessionLost, StepboxError, Violation, refused
 from stepbox._pb import sandbox_pb2 as pb
-from stepbox._results import ExecutionResult, FileStat, Limit
+from stepbox._results import ExecutionResult, FileStat, Limit, SessionInfo
 
 QUEUE_S = 30.0  # the engine's `queue_timeout_s`
 GRACE_S = 5.0
@@ -41,6 +41,11 @@ class SessionFacts(CheckedSpec):
 
     id: str
     timeout_s: float
+    # It lived before, and was found.
+    attached: bool = False
+    # It lives on when the object that holds it is closed.
+    outlives: bool = False
+    workspace: str | None = None
 
 
 # ---- sessions ----
@@ -72,13 +77,13 @@ def create_session(options: Mapping[str, Any], *, same_host: bool) -> Operation[
         raise refused(violations)
     slow = options.get("setup") or options.get("packages") or options.get("image") not in (None, "host")
     deadline = SETUP_S if slow else QUEUE_S + SHORT_S
-    reply = yield Unary(calls.CREATE_SESSION, pb.CreateSessionRequest(spec=spec), deadline)
-    session = SessionFacts(
-        id=reply.session.session_id,
-        timeout_s=_options.session_timeout_s(options),
-        limits=_convert.limits(reply.session.limits),
-        isolation=list(reply.session.isolation),
+    named = bool(spec.name)
+    reply = yield Unary(calls.CREATE_SESSION, pb.CreateSessionRequest(spec=spec, attach=named), deadline)
+    session = _facts(
+        reply.session, attached=reply.attached, outlives=named, timeout_s=_options.session_timeout_s(options)
     )
+    if session.attached:
+        return session
     try:
         files, _ = _shapes.files(options.get("files"))
         for path, data in files:
@@ -87,6 +92,39 @@ def create_session(options: Mapping[str, Any], *, same_host: bool) -> Operation[
         yield from close_session(session)
         raise
     return session
+
+
+def find_session(id_or_name: Any) -> Operation[SessionFacts]:
+    """What an operation has to know of a session that somebody else made."""
+    try:
+        name = _shapes.nonempty(id_or_name)
+    except _shapes.ShapeError as wrong:
+        raise refused([Violation("id_or_name", str(wrong))]) from None
+    reply = yield Unary(calls.GET_SESSION, pb.GetSessionRequest(session_id=name), SHORT_S)
+    return _facts(reply.session, attached=True, outlives=True)
+
+
+def no_such_session(id_or_name: str) -> SessionLost:
+    """The error where no engine has it, or where there is no engine."""
+    return SessionLost(f"no session {id_or_name!r} lives; stepbox.sessions() lists those that do")
+
+
+def list_sessions() -> Operation[list[SessionInfo]]:
+    """What can be known of each session of an engine."""
+    reply = yield Unary(calls.LIST_SESSIONS, pb.ListSessionsRequest(), SHORT_S)
+    return [_convert.session_info(session) for session in reply.sessions]
+
+
+def _facts(session: pb.Session, *, attached: bool, outlives: bool, timeout_s: float = 30.0) -> SessionFacts:
+    return SessionFacts(
+        id=session.session_id,
+        timeout_s=session.timeout_ms / 1000 or timeout_s,
+        limits=_convert.limits(session.limits),
+        isolation=list(session.isolation),
+        attached=attached,
+        outlives=outlives,
+        workspace=os.fsdecode(session.workspace) or None,
+    )
 
 
 def _file_violations(options: Mapping[str, Any]) -> list[Violation]:

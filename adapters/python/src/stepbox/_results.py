@@ -187,6 +187,35 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class SessionInfo:
+    """A session that lives, as lists tell of it.
+
+    Attributes:
+        id: Nobody can guess it.
+        name: What it is found by, or None.
+        labels: What its maker wrote on it.
+        resident: Its steps share one sandbox.
+        workspace: Host path of a given workspace, or None for a private one.
+        steps_running: How many run now.
+        steps_done: How many have ended.
+        created_s: When it was made, in seconds since 1970.
+        ttl_s: Seconds that it may be idle before it is closed, or None for as long as its engine lives.
+        idle_s: Seconds that it has been idle by now, or None while something runs.
+    """
+
+    id: str
+    name: str | None
+    labels: dict[str, str]
+    resident: bool
+    workspace: str | None
+    steps_running: int
+    steps_done: int
+    created_s: float
+    ttl_s: float | None
+    idle_s: float | None
+
+
+@dataclass(frozen=True)
 class RichResult:
     """What Python code shows beside its output, by the word of the code itself. In a notebook it shows as there.
 

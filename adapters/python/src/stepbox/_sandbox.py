@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,12 +10,12 @@ from stepbox import _cells as cells
 from stepbox import _operations as operations
 from stepbox import _options
 from stepbox import _search as search
+from stepbox._engine import find_engines
 from stepbox._errors import SessionLost
 from stepbox._kernel import Kernel
-from stepbox._session import Lease
+from stepbox._session import Lease, leases_to_find_by
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from stepbox._calls import Operation
     from stepbox._options import SandboxOptions
-    from stepbox._results import Edit, ExecutionResult, FileStat, GrepMatches, Limit
+    from stepbox._results import Edit, ExecutionResult, FileStat, GrepMatches, Limit, SessionInfo
     from stepbox._session import Session
     from stepbox._shapes import HostPath
 
@@ -77,12 +78,53 @@ class Sandbox:
                 self._lease.hold(engine.drive(operations.create_session(self._options, same_host=engine.same_host)))
         return self
 
+    @classmethod
+    def attach(cls, id_or_name: str) -> Self:
+        """A session that lives already, whoever made it, open.
+
+        Raises:
+            SessionLost: There is none of this id or name, or no engine that could have it.
+            EngineError: The engine could not be reached.
+        """
+        for lease in leases_to_find_by():
+            try:
+                engine = lease.engine()
+                facts = engine.drive(operations.find_session(id_or_name))
+            except SessionLost:
+                lease.release()
+            except BaseException:
+                lease.release()
+                raise
+            else:
+                lease.hold(facts)
+                found = cls.__new__(cls)
+                found._adopt(lease, facts)
+                return found
+        raise operations.no_such_session(id_or_name)
+
+    def _adopt(self, lease: Lease, facts: operations.SessionFacts) -> None:
+        self._options = {}
+        self._lease = lease
+        self._opening = threading.Lock()
+        self._checked = facts
+
     def close(self) -> None:
-        """Stops the steps that run, and removes the session and what it owns. A given workspace stays."""
+        """Stops the steps that run, and removes the session and what it owns. A given workspace stays.
+
+        A session that has a name, or that was attached to, is only let go of: it lives on until it has been idle for
+        its `ttl_s`, or until `destroy()`.
+        """
+        self._end(destroy=False)
+
+    def destroy(self) -> None:
+        """The same as `close()`, and removes the session whoever made it and whoever else uses it."""
+        self._end(destroy=True)
+
+    def _end(self, *, destroy: bool) -> None:
         with self._opening:
             session = self._lease.give_up()
             try:
-                if session is not None:
+                if session is not None and (destroy or not session.outlives):
                     session.engine.drive(operations.close_session(session), session)
             except SessionLost:
                 pass  # what was to be closed is gone
@@ -110,8 +152,17 @@ class Sandbox:
         return session.id if session is not None else None
 
     @property
+    def attached(self) -> bool:
+        """Whether the session lived before this object opened it."""
+        session = self._lease.session
+        return session is not None and session.attached
+
+    @property
     def workspace(self) -> str | None:
         """The host path of a given workspace, or None for a private one."""
+        session = self._lease.session
+        if session is not None:
+            return session.workspace
         return _options.workspace_path(self._options)
 
     @property
@@ -335,6 +386,20 @@ class Sandbox:
     def _drive(self, operation: Callable[[Session], Operation[_T]]) -> _T:
         session = self._lease.require()
         return session.engine.drive(operation(session), session)
+
+
+def sessions() -> list[SessionInfo]:
+    """The sessions of the engine that `STEPBOX_ADDRESS` names, or else of the user's standing engines.
+
+    No engine is started for it, and no session is kept from becoming idle.
+    """
+    found = []
+    for engine in find_engines(os.environ):
+        try:
+            found += engine.drive(operations.list_sessions())
+        finally:
+            engine.stop()
+    return found
 
 
 def run_code(code: str, language: str = "python", **options: Unpack[SandboxOptions]) -> ExecutionResult:

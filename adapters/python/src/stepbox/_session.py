@@ -8,11 +8,11 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepbox import _discovery, _options, _standing
 from stepbox import _operations as operations
-from stepbox import _options
 from stepbox._errors import SandboxError, SessionLost, StepboxError
 from stepbox._operations import SessionFacts
 from stepbox._shared import SharedEngine, engine_for
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class Session(SessionFacts):
     """A session that is open, and where."""
 
-    engine: Engine
-    workspace: str | None
+    engine: Engine = field(kw_only=True)
 
     def lost(self, why: str, *, workspace_removed: bool) -> SessionLost:
         """The error of a session that is gone, with what became of its files."""
@@ -52,7 +51,7 @@ class Lease:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._held = _Held(engine_for(options.get("isolation_mode")))
+        self._held = _Held(engine_for(options))
         # At exit the engine ends as a whole.
         weakref.finalize(self, _forget, self._held).atexit = False
 
@@ -82,8 +81,10 @@ class Lease:
             engine = self._held.engine
             if engine is None:
                 raise SandboxError("the sandbox was closed while it was being opened")
-            session = Session(**vars(facts), engine=engine, workspace=_options.workspace_path(self._options))
-            engine.sessions.add(session.id)
+            known = {**vars(facts), "workspace": facts.workspace or _options.workspace_path(self._options)}
+            session = Session(**known, engine=engine)
+            if not session.outlives:
+                engine.sessions.add(session.id)
             self._held.session = session
             return session
 
@@ -119,6 +120,14 @@ class Lease:
             self._held.engines.release(engine)
 
 
+def leases_to_find_by() -> list[Lease]:
+    """A hold on each engine in which a session of another process's may be. None is started."""
+    if _discovery.find_address(os.environ) is not None:
+        return [Lease({"name": ""})]
+    kinds = (kind for kind in _standing.KINDS if _standing.find(os.environ, kind) is not None)
+    return [Lease({"name": "", "isolation_mode": kind}) for kind in kinds]
+
+
 def _forget(held: _Held) -> None:
     """Lets go of what an object held that nobody closed.
 
@@ -133,7 +142,7 @@ def _forget(held: _Held) -> None:
 def _clean_up(held: _Held) -> None:
     if held.engine is None:
         return
-    if held.session is not None and not held.engine.has_ended():
+    if held.session is not None and not held.session.outlives and not held.engine.has_ended():
         with contextlib.suppress(StepboxError):
             held.engine.drive(operations.close_session(held.session))
         held.engine.sessions.discard(held.session.id)

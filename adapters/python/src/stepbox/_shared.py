@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from stepbox._engine import Engine, start_engine
 
@@ -81,13 +81,19 @@ class SharedEngine:
 shared = SharedEngine(lambda: start_engine(os.environ))
 # An engine makes sandboxes of one kind: these have no namespaces.
 reduced = SharedEngine(lambda: start_engine(os.environ, isolation="reduced"))
+# What outlives this process is in engines that do.
+standing = SharedEngine(lambda: start_engine(os.environ, standing=True))
+standing_reduced = SharedEngine(lambda: start_engine(os.environ, isolation="reduced", standing=True))
 
 
-def engine_for(isolation_mode: object) -> SharedEngine:
-    """The engine of this process for sandboxes of that kind."""
-    return reduced if isolation_mode == "reduced" else shared
+def engine_for(options: Mapping[str, object]) -> SharedEngine:
+    """The engine for sandboxes of that kind."""
+    reduced_mode = options.get("isolation_mode") == "reduced"
+    if options.get("name") is not None or options.get("resident"):
+        return standing_reduced if reduced_mode else standing
+    return reduced if reduced_mode else shared
 
 
-for _engine in (shared, reduced):
+for _engine in (shared, reduced, standing, standing_reduced):
     atexit.register(_engine.stop)
     os.register_at_fork(after_in_child=_engine.forget)

@@ -62,10 +62,13 @@ def test_the_public_names_are_these():
         "Sandbox",
         "SandboxError",
         "SandboxFault",
+        "SessionInfo",
         "SessionLost",
         "StepboxError",
         "Usage",
         "run_code",
+        "sessions",
+        "sessions_async",
     ]
     for name in stepbox.__all__:
         assert getattr(stepbox, name) is not None

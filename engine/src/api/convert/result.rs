@@ -92,6 +92,7 @@ pub fn start(start: Start) -> pb::Start {
         Start::Forked => pb::Start::Forked,
         Start::ForkedAhead => pb::Start::ForkedAhead,
         Start::Kernel => pb::Start::Kernel,
+        Start::Resident => pb::Start::Resident,
     }
 }
 

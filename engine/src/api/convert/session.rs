@@ -1,7 +1,7 @@
 //! Sessions, the engine and the host to the wire.
 
 use std::os::unix::ffi::OsStringExt;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::api::host::{HostInfo, Probe};
 use crate::api::pb;
@@ -24,6 +24,10 @@ pub fn session(view: SessionView) -> pb::Session {
         image_digest,
         limits,
         isolation,
+        timeout,
+        resident,
+        ttl,
+        idle,
     } = view;
     let created = created.duration_since(UNIX_EPOCH).unwrap_or_default();
     pb::Session {
@@ -41,11 +45,16 @@ pub fn session(view: SessionView) -> pb::Session {
         image_digest,
         limits: limits.iter().map(limit).collect(),
         isolation,
-        resident: false,
-        ttl_ms: None,
-        idle_ms: None,
+        resident,
+        ttl_ms: ttl.map(millis),
+        idle_ms: idle.map(millis),
         usage: None,
+        timeout_ms: millis(timeout),
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What `GetInfo` answers.

@@ -90,14 +90,11 @@ impl<B: Backend> Sandbox for SandboxService<B> {
         request: Request<pb::CreateSessionRequest>,
     ) -> Result<Response<pb::CreateSessionResponse>, Status> {
         let pb::CreateSessionRequest { spec, attach } = request.into_inner();
-        if attach {
-            return Err(Status::unimplemented("attach"));
-        }
         let spec = self.parse(spec).await?;
-        let session = convert::session::session(self.backend.create_session(spec).await?);
+        let (session, attached) = self.backend.create_session(spec, attach).await?;
         Ok(Response::new(pb::CreateSessionResponse {
-            session: Some(session),
-            attached: false,
+            session: Some(convert::session::session(session)),
+            attached,
         }))
     }
 

@@ -10,6 +10,7 @@
 //! All of this runs in the engine, never in a sandbox, and blocks for milliseconds: not for an asynchronous thread.
 
 mod ancestor;
+mod branch;
 mod counters;
 mod delegate;
 mod directory;
@@ -25,6 +26,7 @@ mod values;
 mod watch;
 
 pub use ancestor::AncestorLimit;
+pub use branch::Branch;
 pub use counters::Counters;
 pub use delegate::ScopeError;
 pub use error::{CgroupError, Obstacle};

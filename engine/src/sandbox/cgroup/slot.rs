@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use super::Hierarchy;
+use super::branch::Branch;
 use super::counters::Counters;
 use super::directory::Directory;
 use super::error::CgroupError;
@@ -14,6 +15,11 @@ use crate::spec::Limits;
 
 /// What one version of cgroups, or what stands in for them, does for a slot. What is not said is not done.
 pub(super) trait Part: fmt::Debug + Send + Sync {
+    /// Makes the cgroup of one step of a sandbox that stays; none: this part has no place for it.
+    fn branch(&self, _name: &str) -> Result<Option<Branch>, CgroupError> {
+        Ok(None)
+    }
+
     /// What keeps a limit of `resource` to `max`; none: to whatever may be asked for.
     fn mechanism(&self, resource: Resource, max: Option<u64>) -> EnforcedBy;
     fn join_fds(&self) -> Result<Vec<OwnedFd>, CgroupError> {
@@ -87,6 +93,16 @@ impl SlotCgroup {
                 path: leaf.path().to_owned(),
                 source,
             })
+    }
+
+    /// Makes the cgroup of one step of a sandbox that stays. None: nothing here can have one.
+    pub fn branch(&self, name: &str) -> Result<Option<Branch>, CgroupError> {
+        for part in &self.parts {
+            if let Some(branch) = part.branch(name)? {
+                return Ok(Some(branch));
+            }
+        }
+        Ok(None)
     }
 
     /// The directories of the slot's cgroups that all its sandboxes are in (v1).

@@ -13,6 +13,7 @@ use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use super::Hierarchy;
+use super::branch::Branch;
 use super::counters::Counters;
 use super::directory::Directory;
 use super::error::CgroupError;
@@ -293,6 +294,14 @@ impl Part for Slot {
             Some(_) => EnforcedBy::Cgroup1,
             None => EnforcedBy::None,
         }
+    }
+
+    fn branch(&self, name: &str) -> Result<Option<Branch>, CgroupError> {
+        // Where tasks are counted none can be added to what is to end.
+        let parent = self.pids.as_ref().or(self.all.first());
+        parent
+            .map(|parent| Branch::make(parent, name, None))
+            .transpose()
     }
 
     fn join_fds(&self) -> Result<Vec<OwnedFd>, CgroupError> {

@@ -51,6 +51,7 @@ class Start(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     START_FORKED: _ClassVar[Start]
     START_FORKED_AHEAD: _ClassVar[Start]
     START_KERNEL: _ClassVar[Start]
+    START_RESIDENT: _ClassVar[Start]
 
 class Resource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -117,6 +118,7 @@ START_COLD: Start
 START_FORKED: Start
 START_FORKED_AHEAD: Start
 START_KERNEL: Start
+START_RESIDENT: Start
 RESOURCE_UNSPECIFIED: Resource
 RESOURCE_MEMORY: Resource
 RESOURCE_PIDS: Resource
@@ -368,7 +370,7 @@ class ListSessionsResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("session_id", "name", "labels", "workspace", "steps_running_count", "steps_done_count", "created_unix_ms", "image", "image_digest", "limits", "isolation", "resident", "ttl_ms", "idle_ms", "usage")
+    __slots__ = ("session_id", "name", "labels", "workspace", "steps_running_count", "steps_done_count", "created_unix_ms", "image", "image_digest", "limits", "isolation", "resident", "ttl_ms", "idle_ms", "usage", "timeout_ms")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +393,7 @@ class Session(_message.Message):
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     IDLE_MS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     name: str
     labels: _containers.ScalarMap[str, str]
@@ -406,7 +409,8 @@ class Session(_message.Message):
     ttl_ms: int
     idle_ms: int
     usage: SessionUsage
-    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., workspace: _Optional[bytes] = ..., steps_running_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., image: _Optional[str] = ..., image_digest: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., resident: bool = ..., ttl_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ...) -> None: ...
+    timeout_ms: int
+    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., workspace: _Optional[bytes] = ..., steps_running_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., image: _Optional[str] = ..., image_digest: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., resident: bool = ..., ttl_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class SessionUsage(_message.Message):
     __slots__ = ("memory_bytes", "tasks_count", "cpu_ms")

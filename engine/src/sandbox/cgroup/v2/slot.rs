@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::super::branch::Branch;
 use super::super::counters::Counters;
 use super::super::directory::Directory;
 use super::super::error::CgroupError;
@@ -90,6 +91,10 @@ impl Part for Slot {
         } else {
             EnforcedBy::None
         }
+    }
+
+    fn branch(&self, name: &str) -> Result<Option<Branch>, CgroupError> {
+        Branch::make(&self.current()?.directory, name, self.granted).map(Some)
     }
 
     fn join_fds(&self) -> Result<Vec<OwnedFd>, CgroupError> {
