@@ -357,7 +357,8 @@ fn forget(scope: Object) {
 /// Bytes at the end of a script in which its last line is looked for.
 const TAIL: usize = 1024;
 
-/// Whether the last line may be a part of an expression that has a value. No: it prints, which most do and has none.
+/// Whether the last line may be a part of an expression that has a value. No: it prints, which most do and has none, or
+/// assigns.
 fn has_value(path: &CStr) -> bool {
     let mut room = [0; TAIL];
     let Ok(tail) = sys::tail(path, &mut room) else {
@@ -379,8 +380,27 @@ fn has_value(path: &CStr) -> bool {
             continue;
         }
         // The start of a line that is longer than what is looked at is not known.
-        return (start == 0 && tail.len() == TAIL) || !prints(line);
+        return (start == 0 && tail.len() == TAIL) || !(prints(line) || assigns(line));
     }
+}
+
+/// Whether the line is nothing but an assignment to a name: it ends no text and no bracket that were begun before it.
+fn assigns(line: &[u8]) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let name = line.iter().take_while(|byte| is_letter(byte)).count();
+    let Some(value) = line[name..].strip_prefix(b" = ").filter(|_| name > 0) else {
+        return false;
+    };
+    let mut depth = 0_usize;
+    for byte in value {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' if depth > 0 => depth -= 1,
+            b')' | b']' | b'}' | b'#' | b';' | b'\'' | b'"' | b'\\' => return false,
+            _ => {}
+        }
+    }
+    depth == 0
 }
 
 /// Whether the line is one call of `print`.
