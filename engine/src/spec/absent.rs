@@ -17,8 +17,6 @@ pub(super) fn check_absent(request: &SpecRequest, violations: &mut Violations) {
         ("egress_credentials", !request.egress_credentials.is_empty()),
         ("host_packages", !request.host_packages.is_empty()),
         ("devices", !request.devices.is_empty()),
-        ("from_snapshot", request.from_snapshot.is_some()),
-        ("event_log", request.event_log),
     ];
     for (field, given) in plain {
         if given {

@@ -110,8 +110,6 @@ pub struct SpecRequest {
     pub interpreter: Option<InterpreterRequest>,
     pub host_packages: Vec<PathBuf>,
     pub devices: BTreeMap<String, String>,
-    pub from_snapshot: Option<String>,
-    pub event_log: bool,
 }
 
 /// What is to run, as it was asked for.
@@ -138,7 +136,6 @@ pub struct StepRequest {
     pub cwd: Option<PathBuf>,
     pub stdin: Option<Vec<u8>>,
     pub user: Option<String>,
-    pub merge_stderr: bool,
 }
 
 impl StepRequest {
@@ -153,7 +150,6 @@ impl StepRequest {
             cwd: None,
             stdin: None,
             user: None,
-            merge_stderr: false,
         }
     }
 }

@@ -30,12 +30,6 @@ pub fn parse_step(request: StepRequest) -> Result<StepSpec, Vec<Violation>> {
         None => Some(WORKSPACE.into()),
         Some(cwd) => violations.take("cwd", parse_cwd(&cwd)),
     };
-    if request.merge_stderr {
-        violations.add(
-            "merge_stderr",
-            format!("not available in stepbox {}", crate::VERSION),
-        );
-    }
     if request.user.is_some() {
         violations.add(
             "user",

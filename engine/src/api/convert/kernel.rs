@@ -76,7 +76,6 @@ fn python(source: Vec<u8>, timeout_s: Option<f64>) -> StepRequest {
         cwd: None,
         stdin: None,
         user: None,
-        merge_stderr: false,
     }
 }
 

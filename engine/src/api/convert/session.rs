@@ -48,7 +48,6 @@ pub fn session(view: SessionView) -> pb::Session {
         resident,
         ttl_ms: ttl.map(millis),
         idle_ms: idle.map(millis),
-        usage: None,
         timeout_ms: millis(timeout),
     }
 }

@@ -55,8 +55,6 @@ pub fn request(spec: Option<pb::SandboxSpec>) -> SpecRequest {
         interpreter,
         host_packages,
         devices,
-        from_snapshot,
-        event_log,
     } = spec.unwrap_or_default();
     SpecRequest {
         image: (!image.is_empty()).then_some(image),
@@ -98,8 +96,6 @@ pub fn request(spec: Option<pb::SandboxSpec>) -> SpecRequest {
         interpreter: interpreter.map(interpreter_request),
         host_packages: host_packages.into_iter().map(path).collect(),
         devices: devices.into_iter().collect(),
-        from_snapshot,
-        event_log,
     }
 }
 

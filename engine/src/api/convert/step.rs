@@ -73,7 +73,6 @@ fn parse(
         cwd,
         stdin,
         user,
-        merge_stderr,
     } = options.unwrap_or_default();
     let memory_mb: Cap = cap(memory_mb);
     let request = StepRequest {
@@ -84,7 +83,6 @@ fn parse(
         cwd: cwd.map(path),
         stdin: stdin.map(Into::into),
         user,
-        merge_stderr,
     };
     let step = parse_step(request).map_err(invalid)?;
     Ok((id, step))

@@ -67,10 +67,8 @@ impl<B: Backend> Sandbox for SandboxService<B> {
     type ListChangesStream = Answers<pb::ListChangesResponse>;
     type ReadFileStream = Answers<pb::ReadFileResponse>;
     type ListFilesStream = Answers<pb::ListFilesResponse>;
-    type FollowStepStream = Answers<pb::FollowStepResponse>;
     type GlobFilesStream = Answers<pb::ListFilesResponse>;
     type GrepFilesStream = Answers<pb::GrepFilesResponse>;
-    type ExportFilesStream = Answers<pb::ExportFilesResponse>;
 
     async fn check_spec(
         &self,
@@ -381,62 +379,6 @@ impl<B: Backend> Sandbox for SandboxService<B> {
         Ok(Response::new(pb::MoveResponse {}))
     }
 
-    async fn start_step(
-        &self,
-        _request: Request<pb::StartStepRequest>,
-    ) -> Result<Response<pb::StartStepResponse>, Status> {
-        Err(Status::unimplemented("StartStep"))
-    }
-
-    async fn poll_step(
-        &self,
-        _request: Request<pb::PollStepRequest>,
-    ) -> Result<Response<pb::PollStepResponse>, Status> {
-        Err(Status::unimplemented("PollStep"))
-    }
-
-    async fn follow_step(
-        &self,
-        _request: Request<pb::FollowStepRequest>,
-    ) -> Result<Response<Self::FollowStepStream>, Status> {
-        Err(Status::unimplemented("FollowStep"))
-    }
-
-    async fn write_stdin(
-        &self,
-        _request: Request<pb::WriteStdinRequest>,
-    ) -> Result<Response<pb::WriteStdinResponse>, Status> {
-        Err(Status::unimplemented("WriteStdin"))
-    }
-
-    async fn resize_step(
-        &self,
-        _request: Request<pb::ResizeStepRequest>,
-    ) -> Result<Response<pb::ResizeStepResponse>, Status> {
-        Err(Status::unimplemented("ResizeStep"))
-    }
-
-    async fn signal_step(
-        &self,
-        _request: Request<pb::SignalStepRequest>,
-    ) -> Result<Response<pb::SignalStepResponse>, Status> {
-        Err(Status::unimplemented("SignalStep"))
-    }
-
-    async fn cancel_step(
-        &self,
-        _request: Request<pb::CancelStepRequest>,
-    ) -> Result<Response<pb::CancelStepResponse>, Status> {
-        Err(Status::unimplemented("CancelStep"))
-    }
-
-    async fn list_steps(
-        &self,
-        _request: Request<pb::ListStepsRequest>,
-    ) -> Result<Response<pb::ListStepsResponse>, Status> {
-        Err(Status::unimplemented("ListSteps"))
-    }
-
     async fn glob_files(
         &self,
         request: Request<pb::GlobFilesRequest>,
@@ -456,48 +398,6 @@ impl<B: Backend> Sandbox for SandboxService<B> {
         request: Request<pb::EditFileRequest>,
     ) -> Result<Response<pb::EditFileResponse>, Status> {
         search::edit(&self.backend, request.into_inner()).await
-    }
-
-    async fn export_files(
-        &self,
-        _request: Request<pb::ExportFilesRequest>,
-    ) -> Result<Response<Self::ExportFilesStream>, Status> {
-        Err(Status::unimplemented("ExportFiles"))
-    }
-
-    async fn import_files(
-        &self,
-        _request: Request<Streaming<pb::ImportFilesRequest>>,
-    ) -> Result<Response<pb::ImportFilesResponse>, Status> {
-        Err(Status::unimplemented("ImportFiles"))
-    }
-
-    async fn create_snapshot(
-        &self,
-        _request: Request<pb::CreateSnapshotRequest>,
-    ) -> Result<Response<pb::CreateSnapshotResponse>, Status> {
-        Err(Status::unimplemented("CreateSnapshot"))
-    }
-
-    async fn restore_snapshot(
-        &self,
-        _request: Request<pb::RestoreSnapshotRequest>,
-    ) -> Result<Response<pb::RestoreSnapshotResponse>, Status> {
-        Err(Status::unimplemented("RestoreSnapshot"))
-    }
-
-    async fn list_snapshots(
-        &self,
-        _request: Request<pb::ListSnapshotsRequest>,
-    ) -> Result<Response<pb::ListSnapshotsResponse>, Status> {
-        Err(Status::unimplemented("ListSnapshots"))
-    }
-
-    async fn remove_snapshot(
-        &self,
-        _request: Request<pb::RemoveSnapshotRequest>,
-    ) -> Result<Response<pb::RemoveSnapshotResponse>, Status> {
-        Err(Status::unimplemented("RemoveSnapshot"))
     }
 
     async fn get_info(

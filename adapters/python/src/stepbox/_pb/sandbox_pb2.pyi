@@ -186,7 +186,7 @@ class Interpreter(_message.Message):
     def __init__(self, executable: _Optional[bytes] = ..., prefixes: _Optional[_Iterable[bytes]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class SandboxSpec(_message.Message):
-    __slots__ = ("image", "setup", "workspace", "memory_mb", "cpus", "pids", "timeout_s", "network", "egress_allow", "egress_allow_set", "mounts", "tmpfs", "tmpfs_set", "env", "max_output_bytes", "deps_readonly", "enforce_limits", "track_files", "prewarm", "preload", "security_profile", "cap_drop", "cap_drop_set", "user", "workspace_max_bytes", "workspace_max_files", "profiles", "name", "resident", "ttl_s", "file_diffs", "labels", "setup_network", "packages", "npm_packages", "egress_credentials", "isolation_mode", "protect", "protect_set", "allow_sockets", "interpreter", "host_packages", "devices", "from_snapshot", "event_log")
+    __slots__ = ("image", "setup", "workspace", "memory_mb", "cpus", "pids", "timeout_s", "network", "egress_allow", "egress_allow_set", "mounts", "tmpfs", "tmpfs_set", "env", "max_output_bytes", "deps_readonly", "enforce_limits", "track_files", "prewarm", "preload", "security_profile", "cap_drop", "cap_drop_set", "user", "workspace_max_bytes", "workspace_max_files", "profiles", "name", "resident", "ttl_s", "file_diffs", "labels", "setup_network", "packages", "npm_packages", "egress_credentials", "isolation_mode", "protect", "protect_set", "allow_sockets", "interpreter", "host_packages", "devices")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -258,8 +258,6 @@ class SandboxSpec(_message.Message):
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     HOST_PACKAGES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
-    FROM_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    EVENT_LOG_FIELD_NUMBER: _ClassVar[int]
     image: str
     setup: str
     workspace: bytes
@@ -303,9 +301,7 @@ class SandboxSpec(_message.Message):
     interpreter: Interpreter
     host_packages: _containers.RepeatedScalarFieldContainer[bytes]
     devices: _containers.ScalarMap[str, str]
-    from_snapshot: str
-    event_log: bool
-    def __init__(self, image: _Optional[str] = ..., setup: _Optional[str] = ..., workspace: _Optional[bytes] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., cpus: _Optional[float] = ..., pids: _Optional[_Union[Cap, _Mapping]] = ..., timeout_s: _Optional[float] = ..., network: _Optional[_Union[Network, str]] = ..., egress_allow: _Optional[_Iterable[str]] = ..., egress_allow_set: bool = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., tmpfs: _Optional[_Iterable[_Union[Tmpfs, _Mapping]]] = ..., tmpfs_set: bool = ..., env: _Optional[_Mapping[str, str]] = ..., max_output_bytes: _Optional[int] = ..., deps_readonly: bool = ..., enforce_limits: bool = ..., track_files: bool = ..., prewarm: _Optional[int] = ..., preload: _Optional[_Iterable[str]] = ..., security_profile: _Optional[_Union[SecurityProfile, str]] = ..., cap_drop: _Optional[_Iterable[str]] = ..., cap_drop_set: bool = ..., user: _Optional[str] = ..., workspace_max_bytes: _Optional[_Union[Cap, _Mapping]] = ..., workspace_max_files: _Optional[_Union[Cap, _Mapping]] = ..., profiles: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., resident: bool = ..., ttl_s: _Optional[float] = ..., file_diffs: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., setup_network: _Optional[str] = ..., packages: _Optional[_Iterable[str]] = ..., npm_packages: _Optional[_Iterable[str]] = ..., egress_credentials: _Optional[_Mapping[str, str]] = ..., isolation_mode: _Optional[_Union[IsolationMode, str]] = ..., protect: _Optional[_Iterable[str]] = ..., protect_set: bool = ..., allow_sockets: bool = ..., interpreter: _Optional[_Union[Interpreter, _Mapping]] = ..., host_packages: _Optional[_Iterable[bytes]] = ..., devices: _Optional[_Mapping[str, str]] = ..., from_snapshot: _Optional[str] = ..., event_log: bool = ...) -> None: ...
+    def __init__(self, image: _Optional[str] = ..., setup: _Optional[str] = ..., workspace: _Optional[bytes] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., cpus: _Optional[float] = ..., pids: _Optional[_Union[Cap, _Mapping]] = ..., timeout_s: _Optional[float] = ..., network: _Optional[_Union[Network, str]] = ..., egress_allow: _Optional[_Iterable[str]] = ..., egress_allow_set: bool = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., tmpfs: _Optional[_Iterable[_Union[Tmpfs, _Mapping]]] = ..., tmpfs_set: bool = ..., env: _Optional[_Mapping[str, str]] = ..., max_output_bytes: _Optional[int] = ..., deps_readonly: bool = ..., enforce_limits: bool = ..., track_files: bool = ..., prewarm: _Optional[int] = ..., preload: _Optional[_Iterable[str]] = ..., security_profile: _Optional[_Union[SecurityProfile, str]] = ..., cap_drop: _Optional[_Iterable[str]] = ..., cap_drop_set: bool = ..., user: _Optional[str] = ..., workspace_max_bytes: _Optional[_Union[Cap, _Mapping]] = ..., workspace_max_files: _Optional[_Union[Cap, _Mapping]] = ..., profiles: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., resident: bool = ..., ttl_s: _Optional[float] = ..., file_diffs: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., setup_network: _Optional[str] = ..., packages: _Optional[_Iterable[str]] = ..., npm_packages: _Optional[_Iterable[str]] = ..., egress_credentials: _Optional[_Mapping[str, str]] = ..., isolation_mode: _Optional[_Union[IsolationMode, str]] = ..., protect: _Optional[_Iterable[str]] = ..., protect_set: bool = ..., allow_sockets: bool = ..., interpreter: _Optional[_Union[Interpreter, _Mapping]] = ..., host_packages: _Optional[_Iterable[bytes]] = ..., devices: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CheckSpecRequest(_message.Message):
     __slots__ = ("spec",)
@@ -370,7 +366,7 @@ class ListSessionsResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("session_id", "name", "labels", "workspace", "steps_running_count", "steps_done_count", "created_unix_ms", "image", "image_digest", "limits", "isolation", "resident", "ttl_ms", "idle_ms", "usage", "timeout_ms")
+    __slots__ = ("session_id", "name", "labels", "workspace", "steps_running_count", "steps_done_count", "created_unix_ms", "image", "image_digest", "limits", "isolation", "resident", "ttl_ms", "idle_ms", "timeout_ms")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -392,7 +388,6 @@ class Session(_message.Message):
     RESIDENT_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     IDLE_MS_FIELD_NUMBER: _ClassVar[int]
-    USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     name: str
@@ -408,22 +403,11 @@ class Session(_message.Message):
     resident: bool
     ttl_ms: int
     idle_ms: int
-    usage: SessionUsage
     timeout_ms: int
-    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., workspace: _Optional[bytes] = ..., steps_running_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., image: _Optional[str] = ..., image_digest: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., resident: bool = ..., ttl_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
-
-class SessionUsage(_message.Message):
-    __slots__ = ("memory_bytes", "tasks_count", "cpu_ms")
-    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    TASKS_COUNT_FIELD_NUMBER: _ClassVar[int]
-    CPU_MS_FIELD_NUMBER: _ClassVar[int]
-    memory_bytes: int
-    tasks_count: int
-    cpu_ms: int
-    def __init__(self, memory_bytes: _Optional[int] = ..., tasks_count: _Optional[int] = ..., cpu_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., workspace: _Optional[bytes] = ..., steps_running_count: _Optional[int] = ..., steps_done_count: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., image: _Optional[str] = ..., image_digest: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ..., isolation: _Optional[_Iterable[str]] = ..., resident: bool = ..., ttl_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class StepOptions(_message.Message):
-    __slots__ = ("timeout_s", "memory_mb", "env", "cwd", "stdin", "user", "merge_stderr")
+    __slots__ = ("timeout_s", "memory_mb", "env", "cwd", "stdin", "user")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -437,15 +421,13 @@ class StepOptions(_message.Message):
     CWD_FIELD_NUMBER: _ClassVar[int]
     STDIN_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
-    MERGE_STDERR_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     memory_mb: Cap
     env: _containers.ScalarMap[str, str]
     cwd: bytes
     stdin: bytes
     user: str
-    merge_stderr: bool
-    def __init__(self, timeout_s: _Optional[float] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[bytes] = ..., stdin: _Optional[bytes] = ..., user: _Optional[str] = ..., merge_stderr: bool = ...) -> None: ...
+    def __init__(self, timeout_s: _Optional[float] = ..., memory_mb: _Optional[_Union[Cap, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[bytes] = ..., stdin: _Optional[bytes] = ..., user: _Optional[str] = ...) -> None: ...
 
 class RunCodeRequest(_message.Message):
     __slots__ = ("session_id", "code", "language", "options", "args")
@@ -518,160 +500,6 @@ class OutputChunk(_message.Message):
     data: bytes
     dropped_bytes: int
     def __init__(self, stream: _Optional[_Union[Stream, str]] = ..., sequence: _Optional[int] = ..., data: _Optional[bytes] = ..., dropped_bytes: _Optional[int] = ...) -> None: ...
-
-class TerminalSize(_message.Message):
-    __slots__ = ("rows", "columns")
-    ROWS_FIELD_NUMBER: _ClassVar[int]
-    COLUMNS_FIELD_NUMBER: _ClassVar[int]
-    rows: int
-    columns: int
-    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
-
-class StartStepRequest(_message.Message):
-    __slots__ = ("run_code", "run", "terminal", "keep_stdin", "no_deadline")
-    RUN_CODE_FIELD_NUMBER: _ClassVar[int]
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    TERMINAL_FIELD_NUMBER: _ClassVar[int]
-    KEEP_STDIN_FIELD_NUMBER: _ClassVar[int]
-    NO_DEADLINE_FIELD_NUMBER: _ClassVar[int]
-    run_code: RunCodeRequest
-    run: RunRequest
-    terminal: TerminalSize
-    keep_stdin: bool
-    no_deadline: bool
-    def __init__(self, run_code: _Optional[_Union[RunCodeRequest, _Mapping]] = ..., run: _Optional[_Union[RunRequest, _Mapping]] = ..., terminal: _Optional[_Union[TerminalSize, _Mapping]] = ..., keep_stdin: bool = ..., no_deadline: bool = ...) -> None: ...
-
-class StartStepResponse(_message.Message):
-    __slots__ = ("step_id",)
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    step_id: str
-    def __init__(self, step_id: _Optional[str] = ...) -> None: ...
-
-class PollStepRequest(_message.Message):
-    __slots__ = ("session_id", "step_id", "sequence", "wait_s", "max_bytes")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    WAIT_S_FIELD_NUMBER: _ClassVar[int]
-    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    step_id: str
-    sequence: int
-    wait_s: float
-    max_bytes: int
-    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., sequence: _Optional[int] = ..., wait_s: _Optional[float] = ..., max_bytes: _Optional[int] = ...) -> None: ...
-
-class PollStepResponse(_message.Message):
-    __slots__ = ("output", "next_sequence", "result")
-    OUTPUT_FIELD_NUMBER: _ClassVar[int]
-    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    output: _containers.RepeatedCompositeFieldContainer[OutputChunk]
-    next_sequence: int
-    result: StepResult
-    def __init__(self, output: _Optional[_Iterable[_Union[OutputChunk, _Mapping]]] = ..., next_sequence: _Optional[int] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
-
-class FollowStepRequest(_message.Message):
-    __slots__ = ("session_id", "step_id", "sequence")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    step_id: str
-    sequence: int
-    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
-
-class FollowStepResponse(_message.Message):
-    __slots__ = ("output", "result")
-    OUTPUT_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    output: OutputChunk
-    result: StepResult
-    def __init__(self, output: _Optional[_Union[OutputChunk, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
-
-class WriteStdinRequest(_message.Message):
-    __slots__ = ("session_id", "step_id", "data", "close")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    CLOSE_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    step_id: str
-    data: bytes
-    close: bool
-    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., data: _Optional[bytes] = ..., close: bool = ...) -> None: ...
-
-class WriteStdinResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ResizeStepRequest(_message.Message):
-    __slots__ = ("session_id", "step_id", "terminal")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    TERMINAL_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    step_id: str
-    terminal: TerminalSize
-    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., terminal: _Optional[_Union[TerminalSize, _Mapping]] = ...) -> None: ...
-
-class ResizeStepResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class SignalStepRequest(_message.Message):
-    __slots__ = ("session_id", "step_id", "signal")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    SIGNAL_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    step_id: str
-    signal: int
-    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
-
-class SignalStepResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class CancelStepRequest(_message.Message):
-    __slots__ = ("session_id", "step_id")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    step_id: str
-    def __init__(self, session_id: _Optional[str] = ..., step_id: _Optional[str] = ...) -> None: ...
-
-class CancelStepResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ListStepsRequest(_message.Message):
-    __slots__ = ("session_id",)
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
-
-class ListStepsResponse(_message.Message):
-    __slots__ = ("steps",)
-    STEPS_FIELD_NUMBER: _ClassVar[int]
-    steps: _containers.RepeatedCompositeFieldContainer[Step]
-    def __init__(self, steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
-
-class Step(_message.Message):
-    __slots__ = ("step_id", "command", "background", "terminal", "running_ms", "result")
-    STEP_ID_FIELD_NUMBER: _ClassVar[int]
-    COMMAND_FIELD_NUMBER: _ClassVar[int]
-    BACKGROUND_FIELD_NUMBER: _ClassVar[int]
-    TERMINAL_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_MS_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    step_id: str
-    command: str
-    background: bool
-    terminal: bool
-    running_ms: int
-    result: StepResult
-    def __init__(self, step_id: _Optional[str] = ..., command: _Optional[str] = ..., background: bool = ..., terminal: bool = ..., running_ms: _Optional[int] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("type", "message", "syscall", "syscall_args", "pid", "program", "step", "errno", "path")
@@ -1178,98 +1006,6 @@ class EditFileResponse(_message.Message):
     diff: str
     diff_reason: str
     def __init__(self, replacements_count: _Optional[int] = ..., diff: _Optional[str] = ..., diff_reason: _Optional[str] = ...) -> None: ...
-
-class ExportFilesRequest(_message.Message):
-    __slots__ = ("session_id", "path")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    PATH_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    path: bytes
-    def __init__(self, session_id: _Optional[str] = ..., path: _Optional[bytes] = ...) -> None: ...
-
-class ExportFilesResponse(_message.Message):
-    __slots__ = ("data",)
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    data: bytes
-    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
-
-class ImportFilesRequest(_message.Message):
-    __slots__ = ("session_id", "path", "data")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    PATH_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    path: bytes
-    data: bytes
-    def __init__(self, session_id: _Optional[str] = ..., path: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
-
-class ImportFilesResponse(_message.Message):
-    __slots__ = ("entries_count",)
-    ENTRIES_COUNT_FIELD_NUMBER: _ClassVar[int]
-    entries_count: int
-    def __init__(self, entries_count: _Optional[int] = ...) -> None: ...
-
-class Snapshot(_message.Message):
-    __slots__ = ("snapshot_id", "name", "created_unix_ms", "entries_count", "size_bytes", "stored_bytes")
-    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
-    ENTRIES_COUNT_FIELD_NUMBER: _ClassVar[int]
-    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
-    snapshot_id: str
-    name: str
-    created_unix_ms: int
-    entries_count: int
-    size_bytes: int
-    stored_bytes: int
-    def __init__(self, snapshot_id: _Optional[str] = ..., name: _Optional[str] = ..., created_unix_ms: _Optional[int] = ..., entries_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
-
-class CreateSnapshotRequest(_message.Message):
-    __slots__ = ("session_id", "name")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    name: str
-    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
-
-class CreateSnapshotResponse(_message.Message):
-    __slots__ = ("snapshot",)
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    snapshot: Snapshot
-    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
-
-class RestoreSnapshotRequest(_message.Message):
-    __slots__ = ("session_id", "snapshot")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    session_id: str
-    snapshot: str
-    def __init__(self, session_id: _Optional[str] = ..., snapshot: _Optional[str] = ...) -> None: ...
-
-class RestoreSnapshotResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ListSnapshotsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ListSnapshotsResponse(_message.Message):
-    __slots__ = ("snapshots",)
-    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
-    snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
-    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ...) -> None: ...
-
-class RemoveSnapshotRequest(_message.Message):
-    __slots__ = ("snapshot",)
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    snapshot: str
-    def __init__(self, snapshot: _Optional[str] = ...) -> None: ...
-
-class RemoveSnapshotResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
 
 class GetInfoRequest(_message.Message):
     __slots__ = ()
