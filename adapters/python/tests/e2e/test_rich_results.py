@@ -262,10 +262,9 @@ def test_what_is_printed_does_not_mix_with_it(begun):
     assert (told(result), texts(result), result.results_truncated) == ((0, None), ["7"], False)
 
 
+@pytest.mark.parametrize("begun", STARTS, indirect=True)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_processes_that_import_the_script_again_show_nothing_and_miss_nothing(begun, method):
-    if begun.start == "kernel":
-        pytest.skip("a cell is no script that could be imported")
     result = begun.py(
         "import multiprocessing as mp, os\n"
         "def f(x): return x * x\n"
@@ -277,9 +276,8 @@ def test_processes_that_import_the_script_again_show_nothing_and_miss_nothing(be
     assert texts(result) == ["'shown'", "'last'"]
 
 
+@pytest.mark.parametrize("begun", STARTS, indirect=True)
 def test_bytes_that_are_no_results_are_left_out_and_harm_nothing(begun):
-    if begun.start == "kernel":
-        pytest.skip("its own tests do that")
     scribble = (
         "import ctypes\n"
         "display(1)\n"
@@ -335,9 +333,8 @@ def test_bytes_that_are_no_results_are_left_out_and_harm_nothing(begun):
         "é = 1\né.x",
     ],
 )
+@pytest.mark.parametrize("begun", STARTS, indirect=True)
 def test_a_script_is_run_as_the_interpreter_runs_it(begun, code, tmp_path):
-    if begun.start == "kernel":
-        pytest.skip("a cell is no script")
     script = tmp_path / "main.py"
     script.write_bytes(code.encode())
     plain = subprocess.run([sys.executable, str(script)], capture_output=True, check=False)
