@@ -70,15 +70,49 @@ pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
             size_of::<libc::clone_args>(),
         )
     };
-    match pid {
-        -1 => Err(io::Error::last_os_error()),
-        0 => Ok(None),
-        pid => Ok(Some(Child {
-            pid: i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidData)?,
-            // SAFETY: the kernel stored a new descriptor here that nobody else owns.
-            pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
-        })),
+    if pid == -1 {
+        let error = io::Error::last_os_error();
+        // Filters of container runtimes take it for missing: they cannot look at its arguments.
+        return match (error.raw_os_error(), cgroup) {
+            (Some(libc::ENOSYS), None) => fork_by_clone(namespaces),
+            _ => Err(error),
+        };
     }
+    child(pid, pidfd)
+}
+
+/// The same by `clone`, which knows no cgroup to be born in.
+fn fork_by_clone(namespaces: Namespaces) -> io::Result<Option<Child>> {
+    let mut pidfd: RawFd = -1;
+    let flags = namespaces.0 | (libc::CLONE_PIDFD | libc::SIGCHLD) as u64;
+    // SAFETY: `pidfd` outlives the call, which stores a descriptor there; the stack is as for `clone3` above. What follows
+    // the third argument has another order on each architecture, and is 0.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone,
+            flags,
+            0_usize,
+            std::ptr::from_mut(&mut pidfd),
+            0_usize,
+            0_usize,
+        )
+    };
+    if pid == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    child(pid, pidfd)
+}
+
+/// What a successful call gave: in the child nothing.
+fn child(pid: libc::c_long, pidfd: RawFd) -> io::Result<Option<Child>> {
+    if pid == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Child {
+        pid: i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidData)?,
+        // SAFETY: the kernel stored a new descriptor here that nobody else owns.
+        pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
+    }))
 }
 
 /// A stack for one [`vfork`] child at a time.
@@ -129,4 +163,28 @@ pub fn vfork<F: FnOnce() -> u8>(stack: &mut Stack, child: F) -> io::Result<i32> 
         return Err(io::Error::last_os_error());
     }
     Ok(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+    use crate::sys::exec::exit_now;
+
+    #[test]
+    fn a_child_by_either_call_is_held_by_its_pidfd() {
+        let calls: [fn(Namespaces) -> io::Result<Option<Child>>; 2] =
+            [|namespaces| fork(namespaces, None), fork_by_clone];
+        for call in calls {
+            let Some(child) = call(Namespaces::default()).expect("forked") else {
+                exit_now(7);
+            };
+            let ended = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
+            let status = ended.expect("waited").expect("it ended");
+            assert_eq!(status.exit_status(), Some(7));
+        }
+    }
 }
