@@ -14,7 +14,7 @@ use toml_edit::{Document, Item, Table, Value};
 use super::mount::{Host, HostAccess};
 use super::request::{Cap, SpecRequest};
 use super::session::{QUOTA_LEAST_BYTES, parse_cpus, parse_memory};
-use super::text::{shown, shown_path};
+use super::text::{shown, shown_path, whole_path};
 use super::{Violations, parse_size};
 
 /// Devices of one session at most.
@@ -63,16 +63,16 @@ pub enum ProfileFileError {
         "there is no place for stepbox.toml: the engine was started without HOME and XDG_CONFIG_HOME"
     )]
     NoPlace,
-    #[error("{} is not there; profiles are written in it", shown_path(.0))]
+    #[error("{} is not there; profiles are written in it", whole_path(.0))]
     Missing(PathBuf),
-    #[error("{} cannot be read: {errno}", shown_path(.path), errno = std::io::Error::from_raw_os_error(*.errno))]
+    #[error("{} cannot be read: {errno}", whole_path(.path), errno = std::io::Error::from_raw_os_error(*.errno))]
     Unreadable { path: PathBuf, errno: i32 },
     #[error(
         "{} can be written by others than its owner, or is not the engine's user's; chmod go-w it",
-        shown_path(.0)
+        whole_path(.0)
     )]
     NotOurs(PathBuf),
-    #[error("{} is not a text of at most 1 MiB", shown_path(.0))]
+    #[error("{} is not a text of at most 1 MiB", whole_path(.0))]
     NotText(PathBuf),
 }
 
@@ -168,7 +168,7 @@ pub(super) fn apply(
                 .join(" ");
             violations.add(
                 "profiles",
-                format!("{}:{line}: not TOML: {said}", shown_path(&file.path)),
+                format!("{}:{line}: not TOML: {said}", whole_path(&file.path)),
             );
             return Applied::default();
         }
@@ -235,7 +235,7 @@ impl Reader<'_> {
             } else {
                 format!("; it has {}", known.join(", "))
             };
-            let path = shown_path(&self.file.path);
+            let path = whole_path(&self.file.path);
             return self.violations.add(
                 field,
                 format!("{path} has no table [{}.{name}]{instead}", kind.name),
@@ -296,7 +296,7 @@ impl Reader<'_> {
     fn place_at(&self, offset: usize, kind: Kind, name: &str, key: Option<&str>) -> String {
         let line = line_at(&self.file.text, offset);
         let key = key.map_or_else(String::new, |key| format!(".{}", key.escape_debug()));
-        let path = shown_path(&self.file.path);
+        let path = whole_path(&self.file.path);
         format!("{path}:{line}: {}.{name}{key}", kind.name)
     }
 

@@ -21,6 +21,12 @@ pub fn shown_path(path: &Path) -> String {
     shown(&path.to_string_lossy())
 }
 
+/// A path of the engine's own choice in quotes, escaped and whole: to be found again.
+#[must_use]
+pub(super) fn whole_path(path: &Path) -> String {
+    format!("{:?}", path.to_string_lossy())
+}
+
 /// Which of `known`, of which there is one at least, is most like a word.
 pub(super) fn nearest(word: &str, known: impl IntoIterator<Item = &'static str>) -> &'static str {
     let word: Vec<char> = word.chars().take(SHOWN).collect();

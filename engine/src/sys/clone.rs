@@ -176,10 +176,13 @@ mod tests {
 
     #[test]
     fn a_child_by_either_call_is_held_by_its_pidfd() {
-        let calls: [fn(Namespaces) -> io::Result<Option<Child>>; 2] =
-            [|namespaces| fork(namespaces, None), fork_by_clone];
-        for call in calls {
-            let Some(child) = call(Namespaces::default()).expect("forked") else {
+        for newer in [true, false] {
+            let forked = if newer {
+                fork(Namespaces::default(), None)
+            } else {
+                fork_by_clone(Namespaces::default())
+            };
+            let Some(child) = forked.expect("forked") else {
                 exit_now(7);
             };
             let ended = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);

@@ -93,7 +93,8 @@ def test_state_stays_and_the_value_of_the_last_expression_comes_back_apart_from_
 
 def test_a_step_beside_it_has_results_of_its_own(sandbox):
     result = sandbox.py("1 + 1")
-    assert (result.start, texts(result)) == ("cold", ["2"])
+    assert result.start != "kernel"
+    assert texts(result) == ["2"]
 
 
 def test_await_works_at_the_top_and_so_does_asyncio_run(kernel):
